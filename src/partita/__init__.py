@@ -1,0 +1,35 @@
+"""Partita: masked and partition generative modelling."""
+
+from __future__ import annotations
+
+import importlib
+
+__version__ = "0.1.0"
+
+# What `import partita` offers, and where it lives. Modules load on first use.
+_HOME = {
+    "AR": "partita.methods",
+    "MD4": "partita.methods",
+    "MDLM": "partita.methods",
+    "CausalTransformer": "partita.networks",
+    "Transformer": "partita.networks",
+    "TransformerConfig": "partita.networks",
+    "Guided": "partita.samplers",
+    "Prompt": "partita.samplers",
+    "sample": "partita.samplers",
+    "InputError": "partita.errors",
+    "make_schedule": "partita.schedules",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'partita' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

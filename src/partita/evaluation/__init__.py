@@ -1,0 +1,1 @@
+"""Evaluation: likelihood bounds and exact likelihoods."""

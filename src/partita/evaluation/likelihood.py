@@ -1,0 +1,184 @@
+"""Likelihood: bounds with their Monte-Carlo error, and exact values by enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from partita.errors import require
+from partita.methods.base import Denoiser
+from partita.methods.corruption import Law
+from partita.methods.masked import MaskedMethod, prior_nats, reconstruction_nats
+from partita.randomness import Noise
+from partita.samplers.front import evaluating
+from partita.schedules import Schedule
+
+EXACT_LENGTH = 16  # 2^L states are asked for: 65,536 at this length
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Nats per token with the standard error of the Monte-Carlo integral (not of the data)."""
+
+    nats: float
+    nats_error: float
+    tokens: int
+    """How many tokens the mean runs over."""
+
+    @property
+    def bits(self) -> float:
+        """Bits per token (per character for a character model)."""
+        return self.nats / math.log(2)
+
+    @property
+    def bits_error(self) -> float:
+        return self.nats_error / math.log(2)
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.nats)
+
+    @property
+    def perplexity_error(self) -> float:
+        """First order: the derivative of exp is exp."""
+        return self.perplexity * self.nats_error
+
+    def __str__(self) -> str:
+        return (
+            f"{self.nats:.4f} ± {self.nats_error:.4f} nats per token, "
+            f"{self.bits:.4f} ± {self.bits_error:.4f} bits, "
+            f"perplexity {self.perplexity:.3f} ± {self.perplexity_error:.3f}"
+        )
+
+
+def nelbo(
+    method: MaskedMethod,
+    tokens: Int64[Tensor, "N L"],
+    *,
+    law: Law | None = None,
+    replicates: int = 8,
+    batch_size: int = 64,
+    seed: int = 0,
+    valid: Bool[Tensor, "N L"] | None = None,
+    label: Int64[Tensor, "N"] | None = None,
+) -> Estimate:
+    """The negative evidence lower bound of some sequences.
+
+    Each replicate visits every sequence once with one low-discrepancy set of times; replicates
+    are independent, so their spread gives the standard error. The law must be one whose weights
+    are those of a bound: continuous, discrete(T) or subset; the method's own unless given.
+    """
+    require(replicates >= 2, "replicates", f"an error needs at least 2, got {replicates}")
+    require(tokens.numel() > 0, "tokens", "no sequences to evaluate")
+    valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+    totals = torch.zeros(replicates, dtype=torch.float64)
+    with evaluating(method), torch.no_grad():
+        for replicate in range(replicates):
+            for start in range(0, tokens.shape[0], batch_size):
+                rows = torch.arange(start, min(start + batch_size, tokens.shape[0]))
+                loss = method.loss(
+                    tokens[rows],
+                    Noise(seed, rows.to(tokens.device)),
+                    replicate,
+                    batch=tokens.shape[0],
+                    valid=valid[rows],
+                    label=None if label is None else label[rows],
+                    law=law,
+                )
+                totals[replicate] += loss.per_sequence.double().sum().cpu()
+    count = int(valid.sum())
+    per_token = totals / count + _ends(method, law)
+    error = float(per_token.std()) / math.sqrt(replicates)
+    return Estimate(float(per_token.mean()), error, count)
+
+
+def _ends(method: MaskedMethod, law: Law | None) -> float:
+    """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
+    schedule = getattr(law or method.law, "schedule", None)
+    if not isinstance(schedule, Schedule):
+        return 0.0
+    vocabulary = method.network.config.outputs
+    if method.mask_id < vocabulary:
+        vocabulary -= 1
+    return prior_nats(schedule, 1, vocabulary) + reconstruction_nats(schedule, 1, vocabulary)
+
+
+def exact_log_likelihood(
+    model: Denoiser, tokens: Int64[Tensor, "L"], visible: Float64[Tensor, "T+1"] | None = None
+) -> float:
+    """log p(x) of the model's own sampler, by dynamic programming over sets of revealed positions.
+
+    Without `visible`: positions are revealed one at a time in random order (first-hitting, the
+    any-order model). With `visible` = (alpha(t_0) = 0, ..., alpha(t_T) = 1): the ancestral sampler
+    on that grid. For models that are not told the time; the work grows as 2^L and 3^L.
+    """
+    length = tokens.numel()
+    require(
+        length <= EXACT_LENGTH,
+        "tokens",
+        f"{length} are too many to enumerate: {EXACT_LENGTH} at most",
+    )
+    require(not model.timed, "model", "its predictions depend on the time", "use a time-free model")
+    conditionals = _all_conditionals(model, tokens)
+    if visible is None:
+        return _any_order(conditionals, length)
+    return _ancestral(conditionals, length, visible)
+
+
+def _all_conditionals(model: Denoiser, tokens: Tensor) -> Float64[Tensor, "S L"]:
+    """log p(x_l | x_S) for every set S of revealed positions (as a bit mask) and every l."""
+    length = tokens.numel()
+    sets = torch.arange(2**length)
+    revealed = ((sets[:, None] >> torch.arange(length)) & 1).bool()
+    rows, positions = (~revealed).nonzero(as_tuple=True)
+    with evaluating(model), torch.no_grad():
+        log_probs = model.predict(tokens.expand(2**length, -1), revealed, rows, positions)
+    target = tokens[positions]
+    values = torch.zeros(2**length, length, dtype=torch.float64)
+    values[rows, positions] = log_probs.double().gather(-1, target[:, None])[:, 0]
+    return values
+
+
+def _any_order(conditionals: Tensor, length: int) -> float:
+    """P(S) = sum over the last revealed l in S of P(S - l) p(x_l | x_{S-l}) / (L - |S| + 1)."""
+    log_p = [-math.inf] * 2**length
+    log_p[0] = 0.0
+    for subset in range(1, 2**length):
+        members = [l for l in range(length) if subset >> l & 1]  # noqa: E741 - the paper's index
+        terms = [
+            log_p[subset ^ (1 << last)] + float(conditionals[subset ^ (1 << last), last])
+            for last in members
+        ]
+        log_p[subset] = _log_sum(terms) - math.log(length - len(members) + 1)
+    return log_p[-1]
+
+
+def _ancestral(conditionals: Tensor, length: int, visible: Tensor) -> float:
+    """A step reveals each hidden position with r = (a_s - a_t) / (1 - a_t), all from one state."""
+    full = 2**length - 1
+    state = {0: 0.0}
+    for alpha_t, alpha_s in itertools.pairwise(visible.tolist()):
+        reveal = (alpha_s - alpha_t) / (1 - alpha_t)
+        following: dict[int, list[float]] = {}
+        for subset, log_p in state.items():
+            hidden = [l for l in range(length) if not subset >> l & 1]  # noqa: E741
+            for size in range(len(hidden) + 1):
+                stay = len(hidden) - size
+                chance = reveal**size * (1 - reveal) ** stay
+                if chance == 0:
+                    continue
+                for new in itertools.combinations(hidden, size):
+                    target = subset | sum(1 << l for l in new)  # noqa: E741
+                    gain = sum(float(conditionals[subset, l]) for l in new)  # noqa: E741
+                    following.setdefault(target, []).append(log_p + math.log(chance) + gain)
+        state = {target: _log_sum(terms) for target, terms in following.items()}
+    return state.get(full, -math.inf)
+
+
+def _log_sum(terms: list[float]) -> float:
+    return float(torch.logsumexp(torch.tensor(terms, dtype=torch.float64), 0))

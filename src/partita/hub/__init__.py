@@ -1,0 +1,1 @@
+"""Weights from elsewhere: state dicts of the reference implementations."""

@@ -1,0 +1,8 @@
+"""Methods, one file per paper: forward process, loss and predictions."""
+
+from partita.methods.ar import AR
+from partita.methods.base import METHODS, Denoiser, Loss
+from partita.methods.md4 import MD4
+from partita.methods.mdlm import MDLM
+
+__all__ = ["AR", "MD4", "MDLM", "METHODS", "Denoiser", "Loss"]

@@ -1,0 +1,67 @@
+"""AR: the autoregressive baseline, p(x) = prod_l p(x_l | x_<l).
+
+A start token stands before every sequence (its id is free to choose, usually the vocabulary
+size), so the first token has a probability too and the likelihood is exact.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.methods.base import METHODS, Loss
+from partita.methods.masked import weighted_cross_entropy
+from partita.methods.mdlm import subs
+from partita.networks.causal import CausalTransformer
+from partita.networks.transformer import Queries
+from partita.randomness import Noise
+
+
+@METHODS.register("ar")
+class AR(nn.Module):
+    """A causal network and its start token (the last input id unless told otherwise)."""
+
+    family: str = "causal"
+
+    def __init__(self, network: CausalTransformer, *, start_id: int | None = None) -> None:
+        super().__init__()
+        self.network = network
+        self.start_id = network.config.vocab_size - 1 if start_id is None else start_id
+
+    @property
+    def mask_id(self) -> int:
+        """What stands at positions that are yet to come: the start token, never a real one."""
+        return self.start_id
+
+    @property
+    def length(self) -> int:
+        """Longest sequence; the start token takes no place of it."""
+        return self.network.config.length - 1
+
+    def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
+        """log p(next token): never the start token."""
+        return subs(logits, self.start_id)
+
+    def shifted(self, tokens: Int64[Tensor, "B L"]) -> Int64[Tensor, "B L"]:
+        """What the network reads to predict each token: the start token, then all but the last."""
+        return F.pad(tokens[:, :-1], (1, 0), value=self.start_id)
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise | None = None,  # noqa: ARG002 - methods share one signature; this one draws none
+        step: int = 0,  # noqa: ARG002
+        *,
+        batch: int | None = None,  # noqa: ARG002
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Loss:
+        """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn."""
+        valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        queries = Queries(*valid.nonzero(as_tuple=True))
+        logits = self.network(self.shifted(tokens), queries=queries, label=label)
+        weights = torch.ones(tokens.shape, device=tokens.device)
+        log_probs = self.log_probabilities(logits)
+        return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)

@@ -1,0 +1,267 @@
+"""The absorbing process that MDLM, MD4 and their relatives share.
+
+A token x is visible at time t with probability alpha_t and has become the mask m otherwise.
+Distributions over states are written as vectors whose last axis holds every token and the mask.
+
+    marginal      q(z_t | x)      = alpha_t x + (1 - alpha_t) m
+    transition    q(z_t | z_s)    = (alpha_t / alpha_s) z_s + (1 - alpha_t / alpha_s) m
+    posterior     q(z_s | z_t, x) = z_t if visible, else
+                                    ((alpha_s - alpha_t) x + (1 - alpha_s) m) / (1 - alpha_t)
+    reverse       p(z_s | z_t)    = q(z_s | z_t, x = x_theta(z_t))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.errors import InputError, require
+from partita.methods.base import Loss
+from partita.methods.corruption import Corruption, Law, make_law
+from partita.networks.transformer import Queries, Transformer
+from partita.randomness import Noise
+from partita.schedules import Schedule, make_schedule
+
+TIME_SCALE = 1000.0  # the sinusoids that embed a time resolve steps of about 1, so t is stretched
+
+
+# The process -------------------------------------------------------------------------------------
+
+
+def states(tokens: Int64[Tensor, "*t"], size: int) -> Float[Tensor, "*t size"]:
+    """Tokens as one-hot vectors in float64."""
+    return F.one_hot(tokens, size).to(torch.float64)
+
+
+def marginal(
+    x: Int64[Tensor, "B L"], t: Float[Tensor, "B"], schedule: Schedule, mask_id: int, size: int
+) -> Float[Tensor, "B L size"]:
+    """q(z_t | x) (MDLM eq. 1)."""
+    alpha, hidden = schedule.alpha(t)[:, None, None], schedule.one_minus_alpha(t)[:, None, None]
+    return alpha * states(x, size) + hidden * states(torch.full_like(x, mask_id), size)
+
+
+def transition(
+    z_s: Int64[Tensor, "B L"],
+    s: Float[Tensor, "B"],
+    t: Float[Tensor, "B"],
+    schedule: Schedule,
+    mask_id: int,
+    size: int,
+) -> Float[Tensor, "B L size"]:
+    """q(z_t | z_s) for s < t."""
+    lost = (schedule.decrease(s, t) / schedule.alpha(s))[:, None, None]
+    mask = states(torch.full_like(z_s, mask_id), size)
+    return (1 - lost) * states(z_s, size) + lost * mask
+
+
+def reverse(
+    mean: Float[Tensor, "B L C"],
+    z_t: Int64[Tensor, "B L"],
+    s: Float[Tensor, "B"],
+    t: Float[Tensor, "B"],
+    schedule: Schedule,
+    mask_id: int,
+) -> Float[Tensor, "B L S"]:
+    """p(z_s | z_t) with x_theta = mean (MDLM eq. 7, MD4 eq. 4).
+
+    The mean may hold mass on the mask itself (D3PM's parameterisation); SUBS and MD4 have none,
+    and the formula is then the one at the top of this file.
+    """
+    size = max(mean.shape[-1], mask_id + 1)
+    mean = F.pad(mean, (0, size - mean.shape[-1]))
+    alpha_s, alpha_t = schedule.alpha(s)[:, None], schedule.alpha(t)[:, None]
+    hidden_s, hidden_t = schedule.one_minus_alpha(s)[:, None], schedule.one_minus_alpha(t)[:, None]
+    at_mask = mean[..., mask_id]
+    moved = schedule.decrease(s, t)[:, None, None] * mean
+    moved[..., mask_id] = alpha_s * at_mask + hidden_s
+    moved = moved / (alpha_t * at_mask + hidden_t)[..., None]
+    return torch.where((z_t == mask_id)[..., None], moved, states(z_t, size).to(moved.dtype))
+
+
+def posterior(
+    x: Int64[Tensor, "B L"],
+    z_t: Int64[Tensor, "B L"],
+    s: Float[Tensor, "B"],
+    t: Float[Tensor, "B"],
+    schedule: Schedule,
+    mask_id: int,
+    size: int,
+) -> Float[Tensor, "B L size"]:
+    """q(z_s | z_t, x): the reverse step of a model that knows x."""
+    return reverse(states(x, size), z_t, s, t, schedule, mask_id)
+
+
+def prior_nats(schedule: Schedule, tokens: int, vocab_size: int) -> float:
+    """KL(q(z_1 | x) || p(z_1)) of a sequence: 0 for every schedule that ends at alpha = 0.
+
+    A truncated schedule leaves alpha(1) of the tokens visible; the prior that matches it shows
+    such a token uniformly, which costs ln V each.
+    """
+    left = float(schedule.alpha(torch.ones((), dtype=torch.float64)))
+    return tokens * left * math.log(vocab_size)
+
+
+def reconstruction_nats(schedule: Schedule, tokens: int, vocab_size: int) -> float:
+    """-E log p(x | z_0) of a sequence: 0 for every schedule that starts at alpha = 1.
+
+    A truncated schedule still hides 1 - alpha(0) of the tokens; they are guessed uniformly.
+    """
+    hidden = float(schedule.one_minus_alpha(torch.zeros((), dtype=torch.float64)))
+    return tokens * hidden * math.log(vocab_size)
+
+
+# The loss ----------------------------------------------------------------------------------------
+
+
+def weighted_cross_entropy(
+    log_probs: Float[Tensor, "N V"],
+    queries: Queries,
+    tokens: Int64[Tensor, "B L"],
+    weights: Float[Tensor, "B L"],
+    valid: Bool[Tensor, "B L"],
+) -> Loss:
+    """sum of w * -log p(x) over the queried tokens, divided by the number of real tokens."""
+    target = tokens[queries.rows, queries.positions]
+    nats = -log_probs.gather(-1, target[:, None])[:, 0]
+    empty = nats.new_zeros(tokens.shape)
+    cross_entropy = empty.index_put((queries.rows, queries.positions), nats)
+    counted = torch.zeros_like(valid).index_put(
+        (queries.rows, queries.positions), torch.ones_like(target, dtype=torch.bool)
+    )
+    per_token = cross_entropy * weights.to(nats.dtype)
+    count = valid.sum()
+    return Loss(per_token.sum() / count, per_token, cross_entropy, counted, count)
+
+
+class MaskedMethod(nn.Module):
+    """A network that predicts hidden tokens, with the law by which training hides them.
+
+    A subclass states its parameterisation (how logits become the prediction x_theta) and the
+    choices that its paper makes.
+    """
+
+    family: str = "masked"
+    default_schedule: ClassVar[str]
+    default_law: ClassVar[str]
+    default_conditioning: ClassVar[str]
+
+    def __init__(
+        self,
+        network: Transformer,
+        *,
+        mask_id: int | None = None,
+        schedule: str | Schedule | None = None,
+        law: str | Law | None = None,
+        conditioning: str | None = None,
+        **law_options: Any,
+    ) -> None:
+        """The mask is the last input id unless told otherwise; the rest defaults to the paper's.
+
+        `conditioning` says what the network is told: "none", the "time" t, or "sigma", -log alpha.
+        `law_options` go to the law, for example `law="discrete", steps=64`.
+        """
+        super().__init__()
+        self.network = network
+        self.mask_id = network.config.vocab_size - 1 if mask_id is None else mask_id
+        self.schedule = make_schedule(schedule or self.default_schedule)
+        self.law = make_law(law or self.default_law, self.schedule, **law_options)
+        self.conditioning = conditioning or self.default_conditioning
+        self._check_conditioning()
+
+    def _check_conditioning(self) -> None:
+        require(
+            self.conditioning in ("none", "time", "sigma"),
+            "conditioning",
+            f"unknown name {self.conditioning!r}",
+            "known: none, sigma, time",
+        )
+        require(
+            not self.timed or self.law.timed,
+            "law",
+            f"{type(self.law).__name__} hides tokens without a time, but the network reads one",
+            "use conditioning='none' or a law with a time, such as 'continuous'",
+        )
+        end = float(self.schedule.alpha(torch.ones((), dtype=torch.float64)))
+        require(
+            self.conditioning != "sigma" or end > 0,
+            "conditioning",
+            "sigma = -log alpha is infinite at t = 1 under this schedule",
+            "use conditioning='time', or a reference schedule such as 'mdlm:loglinear'",
+        )
+
+    @property
+    def length(self) -> int:
+        return self.network.config.length
+
+    @property
+    def timed(self) -> bool:
+        return self.conditioning != "none"
+
+    def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
+        """The parameterisation: log x_theta, with no mass on the mask."""
+        raise NotImplementedError
+
+    def predict(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        revealed: Bool[Tensor, "B L"],
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+        time: Float[Tensor, "B"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "N V"]:
+        """log x_theta at the queried positions, where the network sees the mask."""
+        z = torch.where(revealed, tokens, self.mask_id)
+        logits = self.network(
+            z, queries=Queries(rows, positions), scalar=self._scalar(time), label=label
+        )
+        return self.log_probabilities(logits)
+
+    def _scalar(self, time: Tensor | None) -> Tensor | None:
+        """What the network is told of the time."""
+        if not self.timed:
+            return None
+        if time is None:
+            raise InputError("time", "this network is conditioned on the time, and none was given")
+        if self.conditioning == "time":
+            return (TIME_SCALE * time).float()
+        return -torch.log(self.schedule.alpha(time)).float()
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        law: Law | None = None,
+    ) -> Loss:
+        """Hide tokens by the law, predict them, weigh the cross-entropy.
+
+        `noise.samples` numbers the rows within a global batch of `batch` rows, so that several
+        processes share one low-discrepancy set of times. Tokens that are not `valid` (padding)
+        are never hidden and never count.
+        """
+        valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        drawn = (law or self.law).draw(valid, noise, step, batch or tokens.shape[0])
+        return self.loss_under(tokens, drawn, valid, label)
+
+    def loss_under(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        corruption: Corruption,
+        valid: Bool[Tensor, "B L"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Loss:
+        """The loss for tokens that are already hidden."""
+        queries = Queries(*corruption.masked.nonzero(as_tuple=True))
+        log_probs = self.predict(tokens, ~corruption.masked, *queries, corruption.times, label)
+        return weighted_cross_entropy(log_probs, queries, tokens, corruption.weights, valid)

@@ -1,0 +1,31 @@
+"""MD4: Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024).
+
+The process is that of `masked.py`. What is MD4's own is the mean parameterisation: the network's
+softmax mu_theta(x_t, t) predicts E[x_0 | x_t], over real tokens alone, so the mask (whose id is
+the vocabulary size) cannot be predicted at all. The objective (eq. 5),
+
+    L = integral_0^1 alpha'_t / (1 - alpha_t) E_q [sum over masked n of x_0^n . log mu^n] dt,
+
+is MDLM's. MD4 tells the network the time, and studies linear, polynomial and cosine schedules.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from partita.methods.base import METHODS
+from partita.methods.masked import MaskedMethod
+
+
+@METHODS.register("md4")
+class MD4(MaskedMethod):
+    """Masked diffusion with the mean parameterisation."""
+
+    default_schedule = "cosine"
+    default_law = "continuous"
+    default_conditioning = "time"
+
+    def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

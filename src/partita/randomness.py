@@ -1,0 +1,119 @@
+"""Randomness that is addressed, not consumed.
+
+Every draw is a function of (seed, sample, stream, purpose, step, position), so the noise of a
+sample does not depend on its batch, on padding or on what else was drawn, and nothing has to be
+saved to resume. The bits come from Philox-4x32-10 (Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", 2011), a counter-based generator whose 128-bit counter is that address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from partita.errors import require
+
+_MASK32 = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_STREAM_BITS = 24
+
+
+class Purpose(IntEnum):
+    """What a draw decides. Each purpose has numbers of its own."""
+
+    ORDER = 0  # when or in which order positions are revealed
+    TOKEN = 1  # which token a position receives
+    CONFIDENCE = 2  # noise added to confidences
+    TIME = 3  # training and evaluation times
+    MASK = 4  # training and evaluation masks
+    DATA = 5  # the order of training examples
+
+
+def _multiply(a: Tensor, constant: int) -> tuple[Tensor, Tensor]:
+    """High and low 32 bits of a 32 x 32-bit product, in halves that cannot overflow int64."""
+    low_part = (a & 0xFFFF) * constant
+    high_part = (a >> 16) * constant + (low_part >> 16)
+    return (high_part >> 16) & _MASK32, ((high_part & 0xFFFF) << 16) | (low_part & 0xFFFF)
+
+
+def philox(
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Philox-4x32-10: four 32-bit words (held in int64) for each counter."""
+    a, b, c, d = counter
+    key_a, key_b = key
+    for _ in range(_ROUNDS):
+        high_a, low_a = _multiply(a, _MULTIPLIERS[0])
+        high_c, low_c = _multiply(c, _MULTIPLIERS[1])
+        a, b, c, d = high_c ^ b ^ key_a, low_c, high_a ^ d ^ key_b, low_a
+        key_a, key_b = (key_a + _WEYL[0]) & _MASK32, (key_b + _WEYL[1]) & _MASK32
+    return a, b, c, d
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The random numbers of some samples: `seed` names the run, `samples` its samples."""
+
+    seed: int
+    samples: Int64[Tensor, "B"]
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**64, "seed", f"must lie in [0, 2^64), got {self.seed}")
+        require(
+            0 <= self.stream < 2**_STREAM_BITS, "stream", f"must fit 24 bits, got {self.stream}"
+        )
+
+    @staticmethod
+    def for_batch(
+        seed: int, size: int, first: int = 0, device: torch.device | str = "cpu"
+    ) -> Noise:
+        """The noise of `size` consecutive samples, the first of them numbered `first`."""
+        return Noise(seed, torch.arange(first, first + size, dtype=torch.int64, device=device))
+
+    def fork(self, stream: int) -> Noise:
+        """Independent noise for the same samples, for example for another block of text."""
+        return replace(self, stream=stream)
+
+    def select(self, rows: Int64[Tensor, "R"]) -> Noise:
+        """The noise of some of the samples."""
+        return replace(self, samples=self.samples[rows])
+
+    def shared(self, purpose: Purpose, step: int) -> Float64[Tensor, ""]:
+        """One uniform that all samples share, for example the shift of a batch's times."""
+        nobody = torch.full((1,), _MASK32, device=self.samples.device)
+        return self._uniform(purpose, step, nobody, torch.zeros_like(nobody))[0]
+
+    def uniform(
+        self, purpose: Purpose, step: int, positions: Int64[Tensor, "#B K"]
+    ) -> Float64[Tensor, "B K"]:
+        """53-bit uniforms in [0, 1), one for each sample and position."""
+        samples = self.samples[:, None].expand(-1, positions.shape[1])
+        return self._uniform(purpose, step, samples, positions.expand_as(samples))
+
+    def uniform_at(
+        self,
+        purpose: Purpose,
+        step: int,
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+    ) -> Float64[Tensor, "N"]:
+        """53-bit uniforms in [0, 1) for the listed (row, position) pairs alone."""
+        return self._uniform(purpose, step, self.samples[rows], positions)
+
+    def _uniform(self, purpose: Purpose, step: int, samples: Tensor, positions: Tensor) -> Tensor:
+        purpose_and_stream = (int(purpose) << _STREAM_BITS) | self.stream
+        counter = (
+            positions & _MASK32,
+            torch.full_like(positions, step & _MASK32),
+            samples & _MASK32,
+            torch.full_like(positions, purpose_and_stream),
+        )
+        high, low, _, _ = philox(counter, (self.seed & _MASK32, self.seed >> 32))
+        return ((high << 21) | (low >> 11)).to(torch.float64) * 2.0**-53

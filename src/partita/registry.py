@@ -1,0 +1,45 @@
+"""One pattern for everything that is chosen by name: schedules, methods, samplers, grids, rules."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from partita.errors import InputError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names to things. An unknown name raises an error that lists the known ones."""
+
+    def __init__(self, argument: str) -> None:
+        self.argument = argument
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator: `@SCHEDULES.register("linear")`."""
+
+        def add(entry: T) -> T:
+            if name in self._entries:
+                raise KeyError(f"{self.argument} {name!r} is registered twice")
+            self._entries[name] = entry
+            return entry
+
+        return add
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            near = difflib.get_close_matches(name, self._entries, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise InputError(
+                self.argument, f"unknown name {name!r}", f"{hint}known: {', '.join(self)}"
+            )
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))

@@ -1,0 +1,25 @@
+"""Samplers: plain functions that turn a trained model into samples, one step at a time."""
+
+from partita.samplers import autoregressive, blocks, confidence, planned
+from partita.samplers.base import SAMPLERS, Callback, Session, Step
+from partita.samplers.canvas import Canvas, Prompt
+from partita.samplers.categorical import Decoding, sample_categorical
+from partita.samplers.front import sample
+from partita.samplers.guidance import Guided
+
+__all__ = [
+    "SAMPLERS",
+    "Callback",
+    "Canvas",
+    "Decoding",
+    "Guided",
+    "Prompt",
+    "Session",
+    "Step",
+    "autoregressive",
+    "blocks",
+    "confidence",
+    "planned",
+    "sample",
+    "sample_categorical",
+]

@@ -1,0 +1,104 @@
+"""What samplers share: one run's session, its callback, and the registry of samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from partita.methods.base import Denoiser
+from partita.randomness import Noise, Purpose
+from partita.registry import Registry
+from partita.samplers.canvas import Canvas
+from partita.samplers.categorical import PLAIN, Decoding, sample_categorical
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A sampler function and the family of methods that it fits."""
+
+    family: str
+    run: Callable[..., Tensor]
+
+
+SAMPLERS: Registry[Sampler] = Registry("sampler")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def sampler(name: str, family: str) -> Callable[[F], F]:
+    """Decorator that registers a function (session, canvas, options) as a sampler."""
+
+    def add(function: F) -> F:
+        SAMPLERS.register(name)(Sampler(family, function))
+        return function
+
+    return add
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a callback sees after each step: the canvas so far and what was just revealed."""
+
+    index: int
+    total: int | None
+    canvas: Canvas
+    rows: Int64[Tensor, "N"]
+    positions: Int64[Tensor, "N"]
+
+
+Callback = Callable[[Step], None]
+
+
+@dataclass
+class Session(Generic[M]):
+    """A model with everything that stays the same during one run of a sampler."""
+
+    model: M
+    noise: Noise
+    decoding: Decoding = PLAIN
+    label: Int64[Tensor, "B"] | None = None
+    callback: Callback | None = None
+
+    def ask(
+        self: Session[Denoiser],
+        canvas: Canvas,
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+        time: Float[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "N V"]:
+        """Log-probabilities at some positions. Sequences that nobody asks about are left out."""
+        active, row_of_active = torch.unique(rows, return_inverse=True)
+        with torch.no_grad():
+            return self.model.predict(
+                canvas.tokens[active],
+                canvas.revealed[active],
+                row_of_active,
+                positions,
+                None if time is None or not self.model.timed else time[active],
+                None if self.label is None else self.label[active],
+            )
+
+    def draw(
+        self,
+        log_probs: Float[Tensor, "N V"],
+        step: int,
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+    ) -> Int64[Tensor, "N"]:
+        """One token per queried position, with that sample's own noise."""
+        u = self.noise.uniform_at(Purpose.TOKEN, step, rows, positions)
+        return sample_categorical(log_probs, u, self.decoding)
+
+    def report(
+        self, index: int, total: int | None, canvas: Canvas, rows: Tensor, positions: Tensor
+    ) -> None:
+        """Tell the callback what was just revealed."""
+        if self.callback is not None:
+            self.callback(Step(index, total, canvas, rows, positions))

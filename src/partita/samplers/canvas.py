@@ -1,0 +1,74 @@
+"""What samplers work on: a canvas of revealed and hidden positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from partita.errors import require
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens, and which of them are known. What stands at unknown positions does not matter."""
+
+    tokens: Int64[Tensor, "B L"]
+    known: Bool[Tensor, "B L"]
+
+
+@dataclass
+class Canvas:
+    """Sequences being filled in. `wanted` are the hidden positions that this run shall fill."""
+
+    tokens: Int64[Tensor, "B L"]
+    revealed: Bool[Tensor, "B L"]
+    wanted: Bool[Tensor, "B L"]
+
+    @staticmethod
+    def blank(batch: int, length: int, mask_id: int, device: torch.device | str = "cpu") -> Canvas:
+        """Nothing known, everything wanted."""
+        tokens = torch.full((batch, length), mask_id, device=device)
+        hidden = torch.ones(batch, length, dtype=torch.bool, device=device)
+        return Canvas(tokens, ~hidden, hidden)
+
+    @staticmethod
+    def from_prompt(prompt: Prompt, mask_id: int) -> Canvas:
+        """Known tokens in place, masks elsewhere."""
+        tokens = torch.where(prompt.known, prompt.tokens, mask_id)
+        return Canvas(tokens, prompt.known.clone(), ~prompt.known)
+
+    @property
+    def batch(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def remaining(self) -> Bool[Tensor, "B L"]:
+        """Wanted and still hidden."""
+        return self.wanted & ~self.revealed
+
+    def write(
+        self, rows: Int64[Tensor, "N"], positions: Int64[Tensor, "N"], tokens: Int64[Tensor, "N"]
+    ) -> None:
+        """Reveal tokens. What is revealed stays."""
+        self.tokens[rows, positions] = tokens
+        self.revealed[rows, positions] = True
+
+
+def check_prompt(prompt: Prompt, mask_id: int) -> None:
+    """Refuse a prompt that no sampler could keep."""
+    tokens, known = prompt.tokens, prompt.known
+    require(
+        tokens.shape == known.shape,
+        "prompt",
+        f"tokens have shape {tuple(tokens.shape)}, known has {tuple(known.shape)}",
+    )
+    require(tokens.numel() > 0, "prompt", "is empty", "leave it out to sample unconditionally")
+    require(
+        not bool((known & (tokens == mask_id)).any()),
+        "prompt",
+        f"a known position holds the mask token ({mask_id})",
+        "mark it as unknown instead",
+    )

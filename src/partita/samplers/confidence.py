@@ -1,0 +1,203 @@
+"""Samplers that let the model's confidence choose which positions are revealed.
+
+Each step draws a candidate for every wanted hidden position and keeps the most confident ones.
+Tokens that are kept stay; the other candidates are dropped. These samplers do not follow the
+model's own law (they prefer likely tokens first), which is why they are fast at few steps.
+
+- `confidence`: a number of positions per step fixed in advance (MaskGIT, LLaDA);
+- `threshold`: every position whose confidence reaches a threshold, at least one (Fast-dLLM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from partita.errors import require
+from partita.methods.base import Denoiser
+from partita.randomness import Purpose
+from partita.registry import Registry
+from partita.samplers.base import Session, sampler
+from partita.samplers.canvas import Canvas
+from partita.samplers.counts import reveal_counts
+from partita.schedules import Schedule, make_schedule
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+CONFIDENCES: Registry[Measure] = Registry("confidence")
+"""log-probabilities [N, V] and candidate tokens [N] to confidences [N], higher is surer."""
+
+
+@CONFIDENCES.register("probability")
+def candidate_probability(
+    log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]
+) -> Float64[Tensor, "N"]:
+    """The probability of the candidate itself."""
+    return log_probs.double().gather(-1, tokens[:, None])[:, 0].exp()
+
+
+@CONFIDENCES.register("margin")
+def margin(
+    log_probs: Float[Tensor, "N V"],
+    tokens: Int64[Tensor, "N"],  # noqa: ARG001 - the margin does not depend on the candidate
+) -> Float64[Tensor, "N"]:
+    """The probability of the best token minus that of the second best."""
+    best = log_probs.double().topk(2, dim=-1).values.exp()
+    return best[:, 0] - best[:, 1]
+
+
+@CONFIDENCES.register("entropy")
+def negative_entropy(
+    log_probs: Float[Tensor, "N V"],
+    tokens: Int64[Tensor, "N"],  # noqa: ARG001 - nor does the entropy
+) -> Float64[Tensor, "N"]:
+    """Minus the entropy of the distribution."""
+    logs = log_probs.double()
+    return (logs.exp() * logs.clamp(min=torch.finfo(torch.float64).min)).sum(-1)
+
+
+@CONFIDENCES.register("random")
+def no_confidence(
+    log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]
+) -> Float64[Tensor, "N"]:
+    """Nothing: noise alone decides."""
+    return torch.zeros_like(tokens, dtype=torch.float64, device=log_probs.device)
+
+
+def most_confident(
+    confidence: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"], counts: Int64[Tensor, "B"]
+) -> Bool[Tensor, "B L"]:
+    """The `counts` most confident eligible positions of each row (the leftmost among equals)."""
+    keys = confidence.masked_fill(~eligible, -torch.inf)
+    rank = keys.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    return (rank < counts[:, None]) & eligible
+
+
+def above_threshold(
+    confidence: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"], threshold: float
+) -> Bool[Tensor, "B L"]:
+    """The eligible positions that reach the threshold, and the most confident one in any case."""
+    one = eligible.any(-1).long()
+    return (eligible & (confidence >= threshold)) | most_confident(confidence, eligible, one)
+
+
+def _candidates(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    step: int,
+    time: Tensor,
+    measure: Measure,
+) -> tuple[Tensor, Tensor]:
+    """A candidate and its confidence at every wanted hidden position, as [B, L] tensors."""
+    rows, positions = canvas.remaining.nonzero(as_tuple=True)
+    log_probs = session.ask(canvas, rows, positions, time)
+    drawn = session.draw(log_probs, step, rows, positions)
+    tokens = canvas.tokens.index_put((rows, positions), drawn)
+    scores = torch.zeros(canvas.tokens.shape, dtype=torch.float64, device=tokens.device)
+    return tokens, scores.index_put((rows, positions), measure(log_probs, drawn))
+
+
+def _commit(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    step: int,
+    total: int | None,
+    keep: Tensor,
+    tokens: Tensor,
+) -> None:
+    rows, positions = keep.nonzero(as_tuple=True)
+    canvas.write(rows, positions, tokens[rows, positions])
+    session.report(step, total, canvas, rows, positions)
+
+
+def _time(canvas: Canvas, hidden: Tensor, schedule: Schedule) -> Tensor:
+    """The time at which the share of positions still hidden is the expected one."""
+    share = canvas.remaining.sum(-1).double() / hidden.clamp(min=1)
+    return schedule.inverse_one_minus(share)
+
+
+def gumbel(session: Session[Denoiser], canvas: Canvas, step: int) -> Float64[Tensor, "B L"]:
+    """Standard Gumbel noise for every position."""
+    positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)[None]
+    u = session.noise.uniform(Purpose.CONFIDENCE, step, positions)
+    # u = 0 has probability 2^-53; half of the grid's spacing keeps its logarithm finite.
+    return -torch.log(-torch.log(u + 2.0**-54))
+
+
+@sampler("confidence", family="masked")
+def confidence(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    *,
+    steps: int = 16,
+    counts: str = "cosine",
+    confidence: str = "probability",
+    noise_temperature: float = 0.0,
+    schedule: str | Schedule = "linear",
+) -> Int64[Tensor, "B L"]:
+    """Reveal a planned number of positions per step, the most confident first.
+
+    With noise, positions are ranked by log(confidence) + temperature * (1 - i/(steps-1)) * Gumbel
+    (MaskGIT): random at first, sure of itself at the end. "random" always ranks by noise.
+    """
+    require(
+        noise_temperature >= 0,
+        "noise_temperature",
+        f"must not be negative, got {noise_temperature}",
+    )
+    measure, clock = CONFIDENCES[confidence], make_schedule(schedule)
+    hidden = canvas.remaining.sum(-1)
+    plan = reveal_counts(hidden, steps, counts)
+    for step in range(steps):
+        keep = torch.zeros_like(canvas.wanted)
+        tokens = canvas.tokens
+        if bool(plan[:, step].any()):
+            time = _time(canvas, hidden, clock)
+            tokens, scores = _candidates(session, canvas, step, time, measure)
+            scores = _noised(session, canvas, scores, step, steps, confidence, noise_temperature)
+            keep = most_confident(scores, canvas.remaining, plan[:, step])
+        _commit(session, canvas, step, steps, keep, tokens)
+    return canvas.tokens
+
+
+def _noised(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    scores: Tensor,
+    step: int,
+    steps: int,
+    confidence: str,
+    temperature: float,
+) -> Tensor:
+    if confidence == "random":
+        return gumbel(session, canvas, step)
+    cooled = temperature * (1 - step / (steps - 1)) if steps > 1 else temperature
+    if cooled == 0:
+        return scores
+    # Probabilities and margins are compared on the log scale; an entropy is a logarithm already.
+    logs = scores if confidence == "entropy" else torch.log(scores)
+    return logs + cooled * gumbel(session, canvas, step)
+
+
+@sampler("threshold", family="masked")
+def threshold(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    *,
+    threshold: float = 0.9,
+    confidence: str = "probability",
+    schedule: str | Schedule = "linear",
+) -> Int64[Tensor, "B L"]:
+    """Reveal every position that is sure enough, at least one per step, until none is hidden."""
+    measure, clock = CONFIDENCES[confidence], make_schedule(schedule)
+    hidden = canvas.remaining.sum(-1)
+    step = 0
+    while bool(canvas.remaining.any()):
+        time = _time(canvas, hidden, clock)
+        tokens, scores = _candidates(session, canvas, step, time, measure)
+        keep = above_threshold(scores, canvas.remaining, threshold)
+        _commit(session, canvas, step, None, keep, tokens)
+        step += 1
+    return canvas.tokens

@@ -1,0 +1,145 @@
+"""`sample`: the front door that checks what it is given, then runs a sampler by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from partita.errors import InputError, require
+from partita.methods.base import Model
+from partita.randomness import Noise
+from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
+from partita.samplers.canvas import Canvas, Prompt, check_prompt
+from partita.samplers.categorical import Decoding
+
+DEFAULT_SAMPLER = {"masked": "ancestral", "causal": "autoregressive"}
+
+
+def sample(
+    model: Model,
+    count: int | None = None,
+    *,
+    prompt: Prompt | None = None,
+    length: int | None = None,
+    sampler: str | None = None,
+    seed: int = 0,
+    first: int = 0,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    label: int | Int64[Tensor, "B"] | None = None,
+    callback: Callback | None = None,
+    **options: Any,
+) -> Int64[Tensor, "B L"]:
+    """Sequences from a model, with a prompt or without one.
+
+    The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
+    `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
+    """
+    decoding = Decoding(temperature, top_k, top_p)
+    chosen = _fitting(model, sampler or DEFAULT_SAMPLER[model.family])
+    _check_options(sampler or DEFAULT_SAMPLER[model.family], chosen, options)
+    canvas = _canvas(model, count, prompt, length, slides="block_length" in _options(chosen))
+    session = Session(
+        model,
+        Noise.for_batch(seed, canvas.batch, first, canvas.tokens.device),
+        decoding,
+        _labels(label, canvas),
+        callback,
+    )
+    with evaluating(model):
+        return chosen.run(session, canvas, **options)
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """Dropout off inside, and the model's mode as it was afterwards."""
+    module = model if isinstance(model, nn.Module) and model.training else None
+    if module:
+        module.eval()
+    try:
+        yield
+    finally:
+        if module:
+            module.train()
+
+
+def _fitting(model: Model, name: str) -> Sampler:
+    chosen = SAMPLERS[name]
+    fitting = [other for other in SAMPLERS if SAMPLERS[other].family == model.family]
+    require(
+        chosen.family == model.family,
+        "sampler",
+        f"{name!r} does not fit a {model.family} model",
+        f"these do: {', '.join(fitting)}",
+    )
+    return chosen
+
+
+def _options(chosen: Sampler) -> list[str]:
+    parameters = inspect.signature(chosen.run).parameters.values()
+    return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
+    """Unknown options are refused here, before any work; `blocks` passes its own on to `inner`."""
+    known = _options(chosen)
+    if "inner" in known:
+        inner = options.get("inner", inspect.signature(chosen.run).parameters["inner"].default)
+        known = known + _options(SAMPLERS[inner])
+    for option in options:
+        if option not in known:
+            takes = ", ".join(known) or "none"
+            raise InputError(option, f"is not an option of sampler {name!r}", f"it takes: {takes}")
+
+
+def _canvas(
+    model: Model, count: int | None, prompt: Prompt | None, length: int | None, *, slides: bool
+) -> Canvas:
+    require(count is None or count >= 1, "count", f"must be at least 1, got {count}")
+    if prompt is None:
+        length = model.length if length is None else length
+        require(length >= 1, "length", f"must be at least 1, got {length}")
+        _check_length("length", length, model.length, slides)
+        return Canvas.blank(count or 1, length, model.mask_id, _device(model))
+    require(length is None, "length", "follows from the prompt", "give one of the two")
+    check_prompt(prompt, model.mask_id)
+    _check_length("prompt", prompt.tokens.shape[1], model.length, slides)
+    rows = prompt.tokens.shape[0]
+    require(
+        count is None or rows in (1, count),
+        "count",
+        f"is {count}, but the prompt has {rows} rows",
+        "give one row, or as many as samples",
+    )
+    if rows == 1 and count is not None:
+        prompt = Prompt(prompt.tokens.expand(count, -1), prompt.known.expand(count, -1))
+    return Canvas.from_prompt(prompt, model.mask_id)
+
+
+def _check_length(argument: str, length: int, limit: int, slides: bool) -> None:
+    require(
+        slides or length <= limit,
+        argument,
+        f"{length} positions are more than the model's {limit}",
+        "shorten it, or use sampler='blocks', which goes beyond",
+    )
+
+
+def _labels(label: int | Tensor | None, canvas: Canvas) -> Tensor | None:
+    if label is None or isinstance(label, Tensor):
+        return label
+    return torch.full((canvas.batch,), label, device=canvas.tokens.device)
+
+
+def _device(model: Model) -> torch.device:
+    if isinstance(model, nn.Module):
+        for parameter in model.parameters():
+            return parameter.device
+    return torch.device("cpu")

@@ -1,0 +1,143 @@
+"""Samplers that decide when each position is revealed before they look at the model.
+
+Under the absorbing process every hidden token has a jump time tau with P(tau <= t) = 1 - alpha_t,
+independent of its value (MD4, "masked diffusion as any-order autoregression"). Drawing the jump
+times first, one uniform per position, makes all of these one loop:
+
+- `ancestral`: positions whose jump times fall into the same interval of the grid are revealed
+  together. It is the usual reverse process: a token that is hidden at t becomes visible by s with
+  probability (alpha_s - alpha_t) / (1 - alpha_t), independently of the others.
+- `first_hitting`: one position after the other, in the order of the jump times: the reverse
+  process without discretisation error (Zheng et al., 2024).
+- `ordered`: a given order and a fixed number per step (PGM's sampler takes a random order).
+
+Only the positions of a step are asked for, and a step without positions costs no network call.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from partita.errors import InputError, require
+from partita.methods.base import Denoiser
+from partita.randomness import Purpose
+from partita.samplers.base import Session, sampler
+from partita.samplers.canvas import Canvas
+from partita.samplers.counts import even_counts
+from partita.schedules import Schedule, make_schedule, sampling_grid
+
+NEVER = -1  # plan entry of a position that is not to be filled
+
+
+def reveal_as_planned(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    plan: Int64[Tensor, "B L"],
+    times: Float64[Tensor, "B L"],
+    steps: int,
+) -> Int64[Tensor, "B L"]:
+    """Reveal every position at the step that the plan names; the network is told `times`."""
+    rows, positions = (plan != NEVER).nonzero(as_tuple=True)
+    order = plan[rows, positions].argsort(stable=True)
+    rows, positions = rows[order], positions[order]
+    sizes = torch.bincount(plan[rows, positions], minlength=steps).tolist()
+    groups = zip(torch.split(rows, sizes), torch.split(positions, sizes), strict=True)
+    for step, (step_rows, step_positions) in enumerate(groups):
+        if step_rows.numel():
+            time = times.new_zeros(canvas.batch)
+            time[step_rows] = times[step_rows, step_positions]
+            log_probs = session.ask(canvas, step_rows, step_positions, time)
+            # A position is decided once, so its token's noise is addressed by position alone:
+            # runs with different numbers of steps then share their noise.
+            tokens = session.draw(log_probs, 0, step_rows, step_positions)
+            canvas.write(step_rows, step_positions, tokens)
+        session.report(step, steps, canvas, step_rows, step_positions)
+    return canvas.tokens
+
+
+def visible_fraction_at_jump(session: Session[Denoiser], canvas: Canvas) -> Float64[Tensor, "B L"]:
+    """alpha(tau) of every position's jump time, which is uniform on [0, 1)."""
+    positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)[None]
+    return session.noise.uniform(Purpose.ORDER, 0, positions)
+
+
+@sampler("ancestral", family="masked")
+def ancestral(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    *,
+    steps: int = 128,
+    schedule: str | Schedule = "linear",
+    grid: str = "uniform",
+) -> Int64[Tensor, "B L"]:
+    """The reverse process on a grid of times."""
+    times = sampling_grid(grid, steps).to(canvas.tokens.device)
+    # alpha rises along the grid: 0 at its first time, 1 at its last. A jump at alpha(tau) = u
+    # falls into the step whose interval [alpha(t_i), alpha(t_{i+1})) holds u.
+    visible = make_schedule(schedule).alpha(times)
+    u = visible_fraction_at_jump(session, canvas)
+    step = torch.searchsorted(visible, u, right=True).clamp(1, steps) - 1
+    plan = torch.where(canvas.remaining, step, NEVER)
+    return reveal_as_planned(session, canvas, plan, times[step], steps)
+
+
+@sampler("first-hitting", family="masked")
+def first_hitting(
+    session: Session[Denoiser], canvas: Canvas, *, schedule: str | Schedule = "linear"
+) -> Int64[Tensor, "B L"]:
+    """The reverse process in continuous time: one position per network call."""
+    u = visible_fraction_at_jump(session, canvas)
+    plan = _ranks(u, canvas)
+    return reveal_as_planned(
+        session, canvas, plan, make_schedule(schedule).inverse(u), int(plan.max()) + 1
+    )
+
+
+@sampler("ordered", family="masked")
+def ordered(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    *,
+    steps: int | None = None,
+    order: str | Int64[Tensor, "L"] = "random",
+) -> Int64[Tensor, "B L"]:
+    """A given order, split evenly over the steps (one position per step unless told otherwise).
+
+    `order` is "random" (each sample its own), "left-to-right", or the positions in the order in
+    which they are to be revealed.
+    """
+    ranks = _ranks(_order_keys(session, canvas, order), canvas)
+    hidden = canvas.remaining.sum(-1)
+    steps = int(hidden.max()) if steps is None else steps
+    ends = even_counts(hidden, steps).cumsum(-1)
+    step = torch.searchsorted(ends, ranks.clamp(min=0), right=True).clamp(max=steps - 1)
+    plan = torch.where(canvas.remaining, step, NEVER)
+    # Under the linear schedule the share of positions still hidden is the time.
+    times = 1 - (ends - even_counts(hidden, steps)) / hidden.clamp(min=1)[:, None]
+    return reveal_as_planned(session, canvas, plan, times.double().gather(1, step), steps)
+
+
+def _ranks(keys: Tensor, canvas: Canvas) -> Tensor:
+    """The place of every remaining position in the order of its key; NEVER elsewhere."""
+    ranks = keys.double().masked_fill(~canvas.remaining, torch.inf).argsort(-1).argsort(-1)
+    return torch.where(canvas.remaining, ranks, NEVER)
+
+
+def _order_keys(session: Session[Denoiser], canvas: Canvas, order: str | Tensor) -> Tensor:
+    length, device = canvas.tokens.shape[1], canvas.tokens.device
+    if isinstance(order, Tensor):
+        require(
+            torch.equal(order.sort().values.cpu(), torch.arange(length)),
+            "order",
+            f"must name each of the {length} positions once",
+        )
+        return order.argsort().to(device).expand_as(canvas.tokens)
+    if order == "left-to-right":
+        return torch.arange(length, device=device).expand_as(canvas.tokens)
+    if order == "random":
+        return visible_fraction_at_jump(session, canvas)
+    raise InputError(
+        "order", f"unknown name {order!r}", "known: left-to-right, random, or a tensor of positions"
+    )
