@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -34,6 +34,7 @@ class Loss:
         return self.per_token.sum(-1)
 
 
+@runtime_checkable
 class Model(Protocol):
     """What `sample` needs to know of any model."""
 
@@ -53,6 +54,7 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
 class Denoiser(Model, Protocol):
     """A model that answers questions: given what is revealed, what stands at these positions?
 

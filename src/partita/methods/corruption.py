@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -42,6 +42,7 @@ class Corruption:
     times: Float[Tensor, "B"] | None
 
 
+@runtime_checkable
 class Law(Protocol):
     """How tokens are hidden."""
 

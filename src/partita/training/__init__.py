@@ -1,0 +1,1 @@
+"""Training: the loop and the moving average of weights."""

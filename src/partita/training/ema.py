@@ -1,0 +1,53 @@
+"""The exponential moving average of weights: one implementation for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from partita.errors import require
+
+
+class MovingAverage:
+    """shadow <- d shadow + (1 - d) weights after every step.
+
+    The decay warms up as d_n = min(decay, (1 + n) / (10 + n)) for the n-th update, so that the
+    random start is forgotten early.
+    """
+
+    def __init__(self, module: nn.Module, decay: float = 0.9999) -> None:
+        require(0 <= decay < 1, "training.ema", f"must lie in [0, 1), got {decay}")
+        self.decay = decay
+        self.updates = 0
+        self.shadow: dict[str, Tensor] = {
+            name: parameter.detach().clone() for name, parameter in module.named_parameters()
+        }
+
+    @torch.no_grad()
+    def update(self, module: nn.Module) -> None:
+        """Take in the module's weights after an optimiser step."""
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        weights = dict(module.named_parameters())
+        torch._foreach_lerp_(
+            list(self.shadow.values()), [weights[name] for name in self.shadow], 1 - decay
+        )
+
+    @contextmanager
+    def applied_to(self, module: nn.Module) -> Iterator[None]:
+        """The averaged weights in the module inside, its own again afterwards."""
+        own = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+        self._copy(module, self.shadow)
+        try:
+            yield
+        finally:
+            self._copy(module, own)
+
+    @staticmethod
+    @torch.no_grad()
+    def _copy(module: nn.Module, values: dict[str, Tensor]) -> None:
+        for name, parameter in module.named_parameters():
+            parameter.copy_(values[name])
