@@ -440,18 +440,18 @@ def make_schedule(name: str | Schedule, **options: Any) -> Schedule:
 
 
 @GRIDS.register("uniform")
-def uniform_grid(steps: int) -> Float64[Tensor, "steps+1"]:
+def uniform_grid(steps: int) -> Float64[Tensor, "{steps}+1"]:
     """1 = t_0 > ... > t_steps = 0, equally spaced."""
     return torch.linspace(1, 0, steps + 1, dtype=torch.float64)
 
 
 @GRIDS.register("cosine")
-def cosine_grid(steps: int) -> Float64[Tensor, "steps+1"]:
+def cosine_grid(steps: int) -> Float64[Tensor, "{steps}+1"]:
     """t_i = cos(pi i / (2 steps)): with a linear schedule, the alphas of the cosine one."""
     return _cos(torch.linspace(0, 1, steps + 1, dtype=torch.float64))
 
 
-def sampling_grid(name: str, steps: int) -> Float64[Tensor, "steps+1"]:
+def sampling_grid(name: str, steps: int) -> Float64[Tensor, "{steps}+1"]:
     """The times that a sampler with `steps` steps visits, from exactly 1 to exactly 0."""
     require(steps >= 1, "steps", f"must be at least 1, got {steps}")
     return GRIDS[name](steps)

@@ -109,7 +109,7 @@ def _ends(method: MaskedMethod, law: Law | None) -> float:
 
 
 def exact_log_likelihood(
-    model: Denoiser, tokens: Int64[Tensor, "L"], visible: Float64[Tensor, "T+1"] | None = None
+    model: Denoiser, tokens: Int64[Tensor, "L"], visible: Float64[Tensor, "times"] | None = None
 ) -> float:
     """log p(x) of the model's own sampler, by dynamic programming over sets of revealed positions.
 

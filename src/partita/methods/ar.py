@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from partita.methods.base import METHODS, Loss
 from partita.methods.masked import weighted_cross_entropy
 from partita.methods.mdlm import subs
+from partita.networks.base import Queries
 from partita.networks.causal import CausalTransformer
-from partita.networks.transformer import Queries
 from partita.randomness import Noise
 
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from partita.errors import InputError, require
 from partita.methods.base import Loss
 from partita.methods.corruption import Corruption, Law, make_law
-from partita.networks.transformer import Queries, Transformer
+from partita.networks.base import Network, Queries
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
@@ -153,7 +153,7 @@ class MaskedMethod(nn.Module):
 
     def __init__(
         self,
-        network: Transformer,
+        network: Network,
         *,
         mask_id: int | None = None,
         schedule: str | Schedule | None = None,

@@ -1,13 +1,15 @@
 """Networks: tokens (and positions, times, labels) to logits."""
 
 from partita.networks.attention import Dense, Layout, Segments
+from partita.networks.base import Network, Queries
 from partita.networks.causal import CausalTransformer
-from partita.networks.transformer import Queries, Transformer, TransformerConfig
+from partita.networks.transformer import Transformer, TransformerConfig
 
 __all__ = [
     "CausalTransformer",
     "Dense",
     "Layout",
+    "Network",
     "Queries",
     "Segments",
     "Transformer",

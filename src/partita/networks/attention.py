@@ -32,8 +32,8 @@ class Dense:
 class Segments:
     """Packed tokens: segment i holds queries [q_i, q_{i+1}) and keys [k_i, k_{i+1})."""
 
-    query_offsets: Int[Tensor, "S+1"]
-    key_offsets: Int[Tensor, "S+1"]
+    query_offsets: Int[Tensor, "offsets"]
+    key_offsets: Int[Tensor, "offsets"]
     max_queries: int
     max_keys: int
     causal: bool = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -24,6 +23,7 @@ from partita.networks.attention import (
     Layout,
     Segments,
 )
+from partita.networks.base import Queries
 from partita.networks.layers import MLPS, NORMS, Conditioning, Rotary, modulate, zero_linear
 
 INIT_STD = 0.02
@@ -74,13 +74,6 @@ class TransformerConfig:
     @property
     def conditioned(self) -> bool:
         return self.time or self.classes > 0
-
-
-class Queries(NamedTuple):
-    """The positions whose logits are wanted, as (row, position) pairs."""
-
-    rows: Int[Tensor, "N"]
-    positions: Int[Tensor, "N"]
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from partita.errors import require
@@ -34,17 +34,22 @@ def even_counts(hidden: Int64[Tensor, "B"], steps: int) -> Int64[Tensor, "B step
 def reveal_counts(hidden: Int64[Tensor, "B"], steps: int, rule: str) -> Int64[Tensor, "B steps"]:
     """The positions revealed by each step under a rule such as "cosine".
 
-    After step i, floor(n * share) positions stay hidden, but each step reveals at least one
-    while there are any, as MaskGIT does. "linear" spreads the remainder over the first steps.
+    After step i about floor(n * share) positions stay hidden, but every step reveals at least
+    one and leaves one for each later step, as long as there are enough. "linear" spreads the
+    remainder over the first steps.
     """
     share_after = HIDDEN_SHARE[rule]
     if rule == "linear":
         return even_counts(hidden, steps)
     require(steps >= 1, "steps", f"must be at least 1, got {steps}")
-    fraction: Float64[Tensor, "steps"] = torch.arange(1, steps + 1, dtype=torch.float64) / steps
-    left = torch.floor(hidden[:, None] * share_after(fraction).to(hidden.device)).long()
-    at_most = (hidden[:, None] - torch.arange(1, steps + 1, device=hidden.device)).clamp(min=0)
-    left = torch.minimum(left, at_most)
-    left[:, -1] = 0  # cos(pi/2) is not exactly 0
+    step = torch.arange(1, steps + 1, device=hidden.device)
+    planned = hidden[:, None] * share_after(step.double() / steps)
+    # left_i + i may not rise (one position per step at least), nor exceed n, nor fall below the
+    # number of steps (one position for each step to come).
+    left_plus_step = torch.floor(planned).long() + step
+    left_plus_step = torch.cummin(left_plus_step, dim=1).values
+    left_plus_step = left_plus_step.clamp(min=steps).minimum(hidden[:, None])
+    left = (left_plus_step - step).clamp(min=0)
+    left[:, -1] = 0
     before = torch.cat([hidden[:, None], left[:, :-1]], dim=1)
     return before - left

@@ -1,0 +1,57 @@
+"""What a method asks of its network. Any module of this shape will do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class Queries(NamedTuple):
+    """The positions whose logits are wanted, as (row, position) pairs."""
+
+    rows: Int[Tensor, "N"]
+    positions: Int[Tensor, "N"]
+
+
+@runtime_checkable
+class NetworkConfig(Protocol):
+    """The sizes that methods and samplers need."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of input ids."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """Number of logits."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Longest sequence."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of class labels; label number `classes` means none."""
+        ...
+
+
+@runtime_checkable
+class Network(Protocol):
+    """Tokens (and a scalar, a label) to logits at the queried positions."""
+
+    @property
+    def config(self) -> NetworkConfig: ...
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "B L"],
+        *,
+        queries: Queries,
+        scalar: Float[Tensor, "B"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "N V"]: ...

@@ -1,0 +1,245 @@
+"""Every loss equals its integral, every bound is above the exact negative log-likelihood."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from partita.evaluation.likelihood import exact_log_likelihood, nelbo
+from partita.methods.corruption import (
+    Continuous,
+    Corruption,
+    Discrete,
+    Rate,
+    Subset,
+)
+from partita.methods.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
+from partita.randomness import Noise
+from partita.schedules import SCHEDULES, make_schedule, sampling_grid
+from tests.laws.tables import (
+    MASK,
+    VOCAB,
+    all_sequences,
+    all_states,
+    bayes_logits,
+    chain_step,
+    data_law,
+    mean_prediction,
+    random_logits,
+    state_index,
+    table_md4,
+    table_mdlm,
+)
+
+EXACT = [name for name in SCHEDULES if ":" not in name]
+
+
+def all_masks(length):
+    return torch.tensor(list(itertools.product([False, True], repeat=length)))
+
+
+def losses_at(method, x, times, weights):
+    """E over masks of the loss at each time: every mask with its probability, by the library."""
+    masks, count = all_masks(x.numel()), len(times)
+    every_mask = masks.repeat(count, 1)
+    every_time = times.repeat_interleave(len(masks))
+    every_weight = weights.repeat_interleave(len(masks))[:, None].expand(every_mask.shape)
+    hidden = method.schedule.one_minus_alpha(every_time)[:, None]
+    chance = torch.where(every_mask, hidden, 1 - hidden).prod(-1)
+    loss = method.loss_under(
+        x.expand(len(every_mask), -1),
+        Corruption(every_mask, every_weight, every_time),
+        torch.ones_like(every_mask),
+    )
+    return (chance * loss.per_sequence.double()).detach().reshape(count, -1).sum(-1)
+
+
+def continuous_bound(method, x, nodes=240):
+    """Gauss-Legendre quadrature of the continuous-time bound over t."""
+    points, shares = map(torch.from_numpy, np.polynomial.legendre.leggauss(nodes))
+    times = (points + 1) / 2
+    return float((shares / 2 * losses_at(method, x, times, method.schedule.weight(times))).sum())
+
+
+def subset_bound(method, x):
+    """The k-form, every subset enumerated: k uniform on 1..L, weight L/k."""
+    masks = all_masks(x.numel())[1:]
+    size = masks.sum(-1, keepdim=True).double()
+    ways = masks.sum(-1).bincount()[masks.sum(-1)].double()
+    corruption = Corruption(masks, (x.numel() / size).expand(masks.shape), None)
+    loss = method.loss_under(x.expand(len(masks), -1), corruption, torch.ones_like(masks))
+    return float((loss.per_sequence.double() / ways / x.numel()).sum().detach())
+
+
+def discrete_bound(method, x, steps):
+    times = torch.arange(1, steps + 1, dtype=torch.float64) / steps
+    weights = Discrete(method.schedule, steps).weights(times)
+    return float(losses_at(method, x, times, weights).mean())
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("length", [2, 3])
+def test_continuous_bound_equals_the_k_form_for_every_schedule(name, length):
+    method = table_mdlm(random_logits(length), schedule=name)
+    for x in all_sequences(length)[:: VOCAB + 1]:
+        assert continuous_bound(method, x) == pytest.approx(subset_bound(method, x), rel=1e-7)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_discrete_bound_converges_to_the_continuous_one(name):
+    method = table_md4(random_logits(2), schedule=name)  # told the time
+    x = torch.tensor([2, 0])
+    exact = continuous_bound(method, x)
+    errors = [abs(discrete_bound(method, x, steps) - exact) for steps in (64, 256, 1024)]
+    assert errors[2] < errors[1] < errors[0]
+    assert errors[2] < 0.02 * exact
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_discrete_bound_is_a_sum_of_step_divergences(name):
+    """sum_i E_q KL(q(z_s|z_t,x) || p(z_s|z_t)), from the distributions themselves."""
+    steps, method, x = 5, table_md4(random_logits(2), schedule=name), torch.tensor([[1, 2]])
+    states, total = all_states(2), 0.0
+    for i in range(1, steps + 1):
+        t, s = (torch.full((len(states),), v / steps, dtype=torch.float64) for v in (i, i - 1))
+        truth = x.expand(len(states), -1)
+        q_t = marginal(truth, t, method.schedule, MASK, VOCAB + 1)
+        chance = q_t.gather(-1, states[..., None])[..., 0].prod(-1)
+        q = posterior(truth, states, s, t, method.schedule, MASK, VOCAB + 1)
+        mean = mean_prediction(method, states, i / steps)
+        p = reverse(mean, states, s, t, method.schedule, MASK)
+        divergence = torch.special.xlogy(q, q / p).nan_to_num().sum((-1, -2))
+        total += float((chance * divergence).sum())
+    assert discrete_bound(method, x[0], steps) == pytest.approx(total, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_bayes_bound_falls_as_steps_double(name):
+    law = data_law(3)
+    method = table_mdlm(bayes_logits(3, law), schedule=name)
+
+    def average(bound):
+        return sum(float(p) * bound(x) for p, x in zip(law, all_sequences(3), strict=True))
+
+    bounds = [average(lambda x, n=n: discrete_bound(method, x, n)) for n in (1, 2, 4, 8, 16)]
+    limit = average(lambda x: subset_bound(method, x))
+    entropy = float(-(law * law.log()).sum())
+    assert all(a > b for a, b in itertools.pairwise([*bounds, limit]))
+    assert limit >= entropy - 1e-12
+
+
+@pytest.mark.parametrize("length", [2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_are_above_the_exact_value(length, seed):
+    method = table_mdlm(random_logits(length, seed), schedule="cosine")
+    visible = method.schedule.alpha(sampling_grid("uniform", 4))
+    totals = torch.zeros(2, dtype=torch.float64)
+    for x in all_sequences(length):
+        any_order = exact_log_likelihood(method, x)
+        four_steps = exact_log_likelihood(method, x, visible)
+        totals += torch.tensor([any_order, four_steps], dtype=torch.float64).exp()
+        assert subset_bound(method, x) >= -any_order - 1e-12
+        assert discrete_bound(method, x, 4) >= -four_steps - 1e-12
+    torch.testing.assert_close(totals, torch.ones_like(totals))  # both are probabilities
+
+
+def test_any_order_likelihood_is_the_mean_over_permutations():
+    length, method = 3, table_mdlm(random_logits(3))
+    x = torch.tensor([0, 2, 1])
+    total = 0.0
+    for order in itertools.permutations(range(length)):
+        revealed, probability = torch.zeros(1, length, dtype=torch.bool), 1.0
+        for position in order:
+            where = torch.tensor([0]), torch.tensor([position])
+            log_probs = method.predict(x[None], revealed, *where)
+            probability *= float(log_probs[0, x[position]].exp().detach())
+            revealed[0, position] = True
+        total += probability / 6
+    assert exact_log_likelihood(method, x) == pytest.approx(np.log(total), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_schedules_need_no_prior_and_no_reconstruction(name):
+    schedule = make_schedule(name)
+    assert prior_nats(schedule, 5, VOCAB) == 0
+    assert reconstruction_nats(schedule, 5, VOCAB) == 0
+
+
+@pytest.mark.parametrize("name", ["md4:linear", "mdlm:loglinear", "md4:poly2"])
+def test_truncated_schedules_stay_bounds_with_both_end_terms(name):
+    """A chain that starts from the matching prior and guesses what is still hidden at the end."""
+    length, steps = 2, 3
+    method = table_mdlm(random_logits(length), schedule=name)
+    states, schedule = all_states(length), method.schedule
+    left = float(schedule.alpha(torch.ones((), dtype=torch.float64)))
+    one = torch.tensor([left / VOCAB] * VOCAB + [1 - left], dtype=torch.float64)
+    law = one[states].prod(-1)
+    for i in range(steps, 0, -1):
+        law = law @ chain_step(method, length, (i - 1) / steps, i / steps, schedule)
+    guess = torch.eye(VOCAB + 1, VOCAB, dtype=torch.float64)
+    guess[MASK] = 1 / VOCAB
+    for x in all_sequences(length):
+        likelihood = float((law * guess[states, x].prod(-1)).sum())
+        ends = prior_nats(schedule, length, VOCAB) + reconstruction_nats(schedule, length, VOCAB)
+        assert discrete_bound(method, x, steps) + ends >= -np.log(likelihood)
+
+
+LAWS = {
+    "continuous": Continuous(make_schedule("cosine")),
+    "discrete": Discrete(make_schedule("cosine"), 4),
+    "subset": Subset(),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_drawn_losses_average_to_the_enumerated_bound(name):
+    """What the laws draw has the expectation that was enumerated above; the error is calibrated."""
+    method = table_mdlm(random_logits(3), schedule="cosine")
+    x = torch.tensor([2, 0, 1])
+    exact = {
+        "continuous": lambda: continuous_bound(method, x),
+        "discrete": lambda: discrete_bound(method, x, 4),
+        "subset": lambda: subset_bound(method, x),
+    }[name]()
+    estimates = [
+        nelbo(method, x.expand(64, -1), law=LAWS[name], replicates=40, seed=seed)
+        for seed in range(20)
+    ]
+    scores = torch.tensor([(e.nats * 3 - exact) / (e.nats_error * 3) for e in estimates])
+    assert abs(float(scores.mean())) < 4 / len(estimates) ** 0.5
+    assert 0.5 < float(scores.std()) < 1.7
+
+
+def test_rate_law_is_masked_generative_modelling():
+    """BERT's fixed 15 %, and any weight."""
+    method = table_mdlm(random_logits(3), schedule="linear")
+    bert = Rate(rate=lambda t: torch.full_like(t, 0.15), weight=lambda t: 2 * torch.ones_like(t))
+    rows = 20_000
+    drawn = bert.draw(torch.ones(rows, 3, dtype=torch.bool), Noise.for_batch(0, rows), 0, rows)
+    assert float(drawn.masked.double().mean()) == pytest.approx(0.15, abs=4 * (0.13 / 6e4) ** 0.5)
+    loss = method.loss_under(torch.zeros(rows, 3, dtype=torch.long), drawn, drawn.masked | True)
+    torch.testing.assert_close(loss.per_token, 2 * loss.cross_entropy)
+    plain = Rate(make_schedule("linear")).draw(
+        torch.ones(rows, 3, dtype=torch.bool), Noise.for_batch(0, rows), 0, rows
+    )
+    assert float(plain.masked.double().mean()) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_padding_is_never_hidden_and_never_counts(name):
+    method = table_mdlm(random_logits(3), schedule="cosine")
+    tokens = all_sequences(3)
+    valid = torch.ones_like(tokens, dtype=torch.bool)
+    valid[:, 2] = False
+    valid[0] = False  # a row of padding alone
+    loss = method.loss(tokens, Noise.for_batch(3, len(tokens)), valid=valid, law=LAWS[name])
+    assert int(loss.tokens) == int(valid.sum())
+    assert not bool((loss.counted & ~valid).any())
+    assert bool(torch.isfinite(loss.objective))
+
+
+def test_state_numbers_agree():
+    assert int(state_index(torch.full((1, 3), MASK))) == (VOCAB + 1) ** 3 - 1
