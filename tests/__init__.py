@@ -1,0 +1,5 @@
+"""The test suite."""
+
+from tests import typechecker
+
+__all__ = ["typechecker"]

@@ -377,10 +377,10 @@ class Truncated(Schedule):
         return self.cut_end + self._scale * self.base.alpha(t)
 
     def _inverse_head(self, hidden: Times) -> Times:
-        return self.base.inverse_one_minus((hidden - self.cut_start) / self._scale)
+        return self.base.inverse_one_minus(((hidden - self.cut_start) / self._scale).clamp(0, 1))
 
     def _inverse_tail(self, alpha: Times) -> Times:
-        return self.base.inverse((alpha - self.cut_end) / self._scale)
+        return self.base.inverse(((alpha - self.cut_end) / self._scale).clamp(0, 1))
 
     def derivative(self, t: Times) -> Times:
         return self._scale * self.base.derivative(t)

@@ -101,8 +101,10 @@ def test_llada_steps():
     case = load("flex/llada_generate")
     rtol = float(re.search(r"rtol ([\d.e-]+)", case.facts["tolerance"]["confidence"]).group(1))
     for run in runs(case):
-        assert len(run["x_before"]) == run.settings["steps"]
-        for step, before in enumerate(run["x_before"]):
+        hidden = torch.full((len(run["prompt"]), run.settings["gen_length"]), run.mask_id)
+        state = torch.cat([run["prompt"], hidden], 1)
+        for step in range(run.settings["steps"]):
+            assert torch.equal(state, run["x_before"][step]), (run.name, step)
             tokens, eligible = run.candidates(step), run.eligible(step)
             if run.settings["remasking"] == "random":
                 confidence = run["random_confidence"][step].double()
@@ -113,8 +115,8 @@ def test_llada_steps():
             assert torch.equal(eligible, theirs > -torch.inf)
             torch.testing.assert_close(confidence[eligible], theirs[eligible], rtol=rtol, atol=0)
             commit = most_confident(confidence, eligible, run["k"][step].long())
-            after = torch.where(commit, tokens, before)
-            assert torch.equal(after, run["x_after"][step]), (run.name, step)
+            state = torch.where(commit, tokens, state)
+            assert torch.equal(state, run["x_after"][step]), (run.name, step)
 
 
 def test_llada_guidance_hides_the_prompt():
@@ -130,19 +132,18 @@ def test_llada_guidance_hides_the_prompt():
 class Replayed:
     """A model that knows the recorded logits of every state that a run visited.
 
-    A row's label is its number in the run; `padding` positions in front are not the run's.
+    A row's label is its number in the run.
     """
 
     family, timed = "masked", False
 
-    def __init__(self, run: Run, padding):
-        self.run, self.padding = run, padding
-        self.mask_id, self.length = run.mask_id, padding + run["x_before"].shape[-1]
+    def __init__(self, run: Run):
+        self.run, self.mask_id, self.length = run, run.mask_id, run["x_before"].shape[-1]
 
     def predict(self, tokens, revealed, rows, positions, time=None, label=None):  # noqa: ARG002
-        states = torch.where(revealed, tokens, self.mask_id)[:, self.padding :]
+        states = torch.where(revealed, tokens, self.mask_id)
         answers = [self.logits(state, int(row)) for state, row in zip(states, label, strict=True)]
-        return torch.stack(answers)[rows, positions - self.padding]
+        return torch.stack(answers)[rows, positions]
 
     def logits(self, state, row):
         # Steps that commit nothing repeat a state; the last of equals is the one that commits.
@@ -153,32 +154,25 @@ class Replayed:
 
 
 def test_llada_greedy_runs_by_the_blocks_sampler():
-    """Our sampler, from the prompt to the final tokens.
-
-    Our blocks are counted from the first position, LLaDA's from the prompt's end: known tokens in
-    front of the prompt bring the two together.
-    """
+    """Our sampler, from the prompt to the final tokens."""
     case = load("flex/llada_generate")
     greedy = [run for run in runs(case) if run.deterministic]
     assert greedy
     for run in greedy:
-        padding = -run.prompt % run.block
-        final = run["x_after"][-1]
-        front = torch.zeros(len(final), padding, dtype=torch.int64)
-        tokens = torch.cat([front, run["prompt"], final[:, run.prompt :]], 1)
-        known = torch.arange(tokens.shape[1]).expand(tokens.shape) < padding + run.prompt
+        start, final = run["x_before"][0], run["x_after"][-1]
+        known = torch.arange(start.shape[1]).expand(start.shape) < run.prompt
         ours = partita.sample(
-            Replayed(run, padding),
-            prompt=partita.Prompt(torch.where(known, tokens, run.mask_id), known),
+            Replayed(run),
+            prompt=partita.Prompt(start, known),
             sampler="blocks",
             block_length=run.block,
             inner="confidence",
             counts="linear",
             steps=run.steps_per_block,
             temperature=0.0,
-            label=torch.arange(len(tokens)),
+            label=torch.arange(len(start)),
         )
-        assert torch.equal(ours[:, padding:], final), run.name
+        assert torch.equal(ours, final), run.name
 
 
 # Fast-dLLM ---------------------------------------------------------------------------------------

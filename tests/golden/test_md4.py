@@ -21,13 +21,7 @@ import torch
 import partita
 from partita.evaluation.likelihood import exact_log_likelihood, nelbo
 from partita.methods import MD4
-from partita.methods.corruption import (
-    Corruption,
-    Discrete,
-    Subset,
-    even_times,
-    low_discrepancy,
-)
+from partita.methods.corruption import Corruption, Discrete, Subset, even_times, low_discrepancy
 from partita.methods.masked import TIME_SCALE, prior_nats, reconstruction_nats, reverse
 from partita.networks import TransformerConfig
 from partita.randomness import Noise
@@ -50,9 +44,9 @@ def scalar(value):
     return torch.tensor([value], dtype=torch.float64)
 
 
-def schedule_of(name, precision):
-    """ "eps0" is the plain schedule; "eps1e-4" is MD4's."""
-    if float(precision.removeprefix("eps")) == 0:
+def schedule_of(name, eps):
+    """The plain schedule for "eps0", MD4's for "eps1e-4"."""
+    if float(eps.removeprefix("eps")) == 0:
         return plain_schedule(name)
     return make_schedule(f"md4:{name}")
 
@@ -260,13 +254,14 @@ def middle_step(case: Case, schedule, grid):
 def test_mean_sampler(precision):
     """A token from the prediction, then a coin for whether to show it: the ancestral step again."""
     case = load(f"md4/md4_sampling{precision}")
-    for key in case.keys("mean/"):
-        if not key.endswith("/unmask_prob"):
-            continue
-        _, name, grid, _ = key.split("/")
+    settings = {key.rpartition("/")[0] for key in case.keys("mean/")}
+    assert settings
+    for setting in settings:
+        _, name, grid = setting.split("/")
         s, t = step_times(case, grid, *middle_step(case, name, grid))
-        case.close(recorded_mean(case), f"mean/{name}/{grid}/z0_probs")
-        case.close(make_schedule(f"md4:{name}").reveal_probability(s, t)[:1], key)
+        case.close(recorded_mean(case), f"{setting}/z0_probs")
+        reveal = make_schedule(f"md4:{name}").reveal_probability(s, t)
+        case.close(reveal[:1], f"{setting}/unmask_prob")
 
 
 @both_precisions
@@ -486,9 +481,8 @@ def test_toy_subset_bound(name):
     drawn = Subset().draw(torch.ones_like(toy.masked), Noise.for_batch(0, rows), 0, rows)
     counts = drawn.masked.sum(-1, keepdim=True)
     assert set(counts.flatten().tolist()) == set(range(1, toy.length + 1))
-    torch.testing.assert_close(
-        drawn.weights * counts, torch.full(drawn.weights.shape, toy.length / 1)
-    )
+    products = drawn.weights * counts
+    torch.testing.assert_close(products, torch.full_like(products, toy.length))
     counts = toy.masked.sum(-1, keepdim=True).double()
     ways = torch.tensor([math.comb(toy.length, int(k)) for k in counts]).double()[:, None]
     chance, weight = 1 / (toy.length * ways), toy.length / counts.clamp(min=1)

@@ -124,6 +124,11 @@ def exact_log_likelihood(
         f"{length} are too many to enumerate: {EXACT_LENGTH} at most",
     )
     require(not model.timed, "model", "its predictions depend on the time", "use a time-free model")
+    require(
+        visible is None or (float(visible[0]) == 0 and float(visible[-1]) == 1),
+        "visible",
+        "must run from 0 (nothing revealed) to 1 (everything)",
+    )
     conditionals = _all_conditionals(model, tokens)
     if visible is None:
         return _any_order(conditionals, length)

@@ -60,7 +60,7 @@ def low_discrepancy(
     shift: Float[Tensor, "*"], index: Int64[Tensor, "B"], batch: int
 ) -> Float[Tensor, "B"]:
     """(shift + i / n) mod 1: one uniform shift spreads the whole batch evenly over [0, 1)."""
-    return (shift + index / batch) % 1
+    return (shift + index.double() / batch) % 1
 
 
 def even_times(noise: Noise, step: int, batch: int) -> Float[Tensor, "B"]:
@@ -118,8 +118,9 @@ class Discrete:
 
     def weights(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
         """T (alpha_s - alpha_t) / (1 - alpha_t) with s = t - 1/T, for t on the grid."""
-        s = (torch.round(t * self.steps) - 1) / self.steps
-        return self.steps * self.schedule.reveal_probability(s, t)
+        bin_number = torch.round(t.double() * self.steps)  # float32 times would cancel in t - s
+        s, end = (bin_number - 1) / self.steps, bin_number / self.steps
+        return (self.steps * self.schedule.reveal_probability(s, end)).to(t.dtype)
 
 
 @LAWS.register("subset")

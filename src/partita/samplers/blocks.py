@@ -7,15 +7,18 @@ keeps as much of what came before as fits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from partita.errors import require
 from partita.methods.base import Denoiser
-from partita.samplers.base import SAMPLERS, Callback, Session, Step, sampler
+from partita.samplers.base import SAMPLERS, Session, Step, sampler
 from partita.samplers.canvas import Canvas
 
 
@@ -34,40 +37,60 @@ def blocks(
     inner: str = "confidence",
     **options: Any,
 ) -> Int64[Tensor, "B L"]:
-    """Fill blocks of `block_length` positions with the sampler `inner`; options go to it."""
-    total, limit = canvas.tokens.shape[1], session.model.length
+    """Fill blocks of `block_length` positions with the sampler `inner`; options go to it.
+
+    A row's blocks are counted from its first wanted position, so its prompt decides where they
+    lie and its batch does not: rows that begin at the same place are filled together.
+    """
+    limit = session.model.length
     require(
         1 <= block_length <= limit,
         "block_length",
         f"must lie between 1 and the model's length {limit}, got {block_length}",
     )
     require(inner != "blocks", "inner", "blocks cannot be filled by blocks")
-    for index, start in enumerate(range(0, total, block_length)):
-        end = min(start + block_length, total)
-        low, high = window(end, limit, total)
-        view = _view(canvas, low, high, start, end)
-        if bool(view.remaining.any()):
-            part = replace(
-                session,
-                noise=session.noise.fork(index + 1),
-                callback=_translated(session, canvas, low),
-            )
-            SAMPLERS[inner].run(part, view, **options)
+    fill = partial(SAMPLERS[inner].run, **options)
+    begins = canvas.remaining.long().argmax(-1)
+    for begin in torch.unique(begins).tolist():
+        rows = ((begins == begin) & canvas.remaining.any(-1)).nonzero()[:, 0]
+        if rows.numel():
+            _fill_rows(session, canvas, rows, begin, block_length, fill)
     return canvas.tokens
 
 
-def _view(canvas: Canvas, low: int, high: int, start: int, end: int) -> Canvas:
-    """The window as a canvas that shares memory, wanting the block alone."""
-    wanted = canvas.wanted[:, low:high].clone()
-    wanted[:, : start - low] = False
-    wanted[:, end - low :] = False
-    return Canvas(canvas.tokens[:, low:high], canvas.revealed[:, low:high], wanted)
+def _fill_rows(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    rows: Tensor,
+    begin: int,
+    block_length: int,
+    fill: Callable[[Session[Denoiser], Canvas], Tensor],
+) -> None:
+    """The blocks of some rows, from `begin` on."""
+    total = canvas.tokens.shape[1]
+    for index, start in enumerate(range(begin, total, block_length)):
+        end = min(start + block_length, total)
+        low, high = window(end, session.model.length, total)
+        part = canvas.part(rows, low, high)
+        part.wanted[:, : start - low] = False
+        part.wanted[:, end - low :] = False
+        if not bool(part.remaining.any()):
+            continue
+        fill(
+            replace(
+                session,
+                noise=session.noise.select(rows).fork(index + 1),
+                label=None if session.label is None else session.label[rows],
+                callback=partial(_report, session, canvas, rows, low),
+            ),
+            part,
+        )
+        canvas.tokens[rows, low:high] = part.tokens
+        canvas.revealed[rows, low:high] = part.revealed
 
 
-def _translated(session: Session[Denoiser], canvas: Canvas, low: int) -> Callback:
-    """A callback that sees the whole canvas."""
-
-    def report(step: Step) -> None:
-        session.report(step.index, step.total, canvas, step.rows, step.positions + low)
-
-    return report
+def _report(session: Session[Denoiser], canvas: Canvas, rows: Tensor, low: int, step: Step) -> None:
+    """What the caller's callback sees: the whole canvas, with what is new in its place."""
+    whole, positions = rows[step.rows], step.positions + low
+    canvas.write(whole, positions, step.canvas.tokens[step.rows, step.positions])
+    session.report(step.index, step.total, canvas, whole, positions)

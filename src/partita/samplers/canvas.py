@@ -13,10 +13,23 @@ from partita.errors import require
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens, and which of them are known. What stands at unknown positions does not matter."""
+    """Tokens [B, L], and which of them are known. What stands at unknown ones does not matter."""
 
-    tokens: Int64[Tensor, "B L"]
-    known: Bool[Tensor, "B L"]
+    tokens: Tensor
+    known: Tensor
+
+    def __post_init__(self) -> None:
+        require(
+            self.tokens.ndim == 2 and self.tokens.shape == self.known.shape,
+            "prompt",
+            "tokens and known must both be [samples, length], "
+            f"got {list(self.tokens.shape)} and {list(self.known.shape)}",
+        )
+        require(
+            self.tokens.dtype == torch.int64 and self.known.dtype == torch.bool,
+            "prompt",
+            f"tokens must be int64 and known bool, got {self.tokens.dtype} and {self.known.dtype}",
+        )
 
 
 @dataclass
@@ -49,6 +62,12 @@ class Canvas:
         """Wanted and still hidden."""
         return self.wanted & ~self.revealed
 
+    def part(self, rows: Int64[Tensor, "R"], low: int, high: int) -> Canvas:
+        """A copy of some rows' positions low..high."""
+        return Canvas(
+            self.tokens[rows, low:high], self.revealed[rows, low:high], self.wanted[rows, low:high]
+        )
+
     def write(
         self, rows: Int64[Tensor, "N"], positions: Int64[Tensor, "N"], tokens: Int64[Tensor, "N"]
     ) -> None:
@@ -60,11 +79,6 @@ class Canvas:
 def check_prompt(prompt: Prompt, mask_id: int) -> None:
     """Refuse a prompt that no sampler could keep."""
     tokens, known = prompt.tokens, prompt.known
-    require(
-        tokens.shape == known.shape,
-        "prompt",
-        f"tokens have shape {tuple(tokens.shape)}, known has {tuple(known.shape)}",
-    )
     require(tokens.numel() > 0, "prompt", "is empty", "leave it out to sample unconditionally")
     require(
         not bool((known & (tokens == mask_id)).any()),

@@ -115,8 +115,9 @@ def ordered(
     step = torch.searchsorted(ends, ranks.clamp(min=0), right=True).clamp(max=steps - 1)
     plan = torch.where(canvas.remaining, step, NEVER)
     # Under the linear schedule the share of positions still hidden is the time.
-    times = 1 - (ends - even_counts(hidden, steps)) / hidden.clamp(min=1)[:, None]
-    return reveal_as_planned(session, canvas, plan, times.double().gather(1, step), steps)
+    starts = (ends - even_counts(hidden, steps)).double()
+    times = 1 - starts / hidden.clamp(min=1)[:, None]
+    return reveal_as_planned(session, canvas, plan, times.gather(1, step), steps)
 
 
 def _ranks(keys: Tensor, canvas: Canvas) -> Tensor:

@@ -36,11 +36,15 @@ class MovingAverage:
             list(self.shadow.values()), [weights[name] for name in self.shadow], 1 - decay
         )
 
+    def copy_to(self, module: nn.Module) -> None:
+        """Overwrite the module's weights with the averaged ones."""
+        self._copy(module, self.shadow)
+
     @contextmanager
     def applied_to(self, module: nn.Module) -> Iterator[None]:
         """The averaged weights in the module inside, its own again afterwards."""
         own = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-        self._copy(module, self.shadow)
+        self.copy_to(module)
         try:
             yield
         finally:

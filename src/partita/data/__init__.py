@@ -1,0 +1,1 @@
+"""Data: text and tokenizers."""

@@ -1,0 +1,138 @@
+"""The training loop: windows of a token stream, AdamW, a moving average of the weights.
+
+Every draw (windows, times, masks) is addressed by the seed and the step, so the same options give
+the same run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from partita.errors import InputError, require
+from partita.methods.base import Loss
+from partita.randomness import Noise, Purpose
+from partita.training.ema import MovingAverage
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """A method with a loss."""
+
+    def loss(self, tokens: Int64[Tensor, "B L"], noise: Noise, step: int) -> Loss:
+        """The loss of a batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How long and how fast to learn. Give `steps` or `seconds`."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    """A wall-clock budget; the learning rate follows the share of it that is used up."""
+    batch_size: int = 32
+    length: int = 128
+    learning_rate: float = 1e-3
+    warmup: float = 0.05
+    """Share of the run over which the learning rate rises from 0; it then falls as a cosine."""
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    ema: float = 0.999
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            (self.steps is None) != (self.seconds is None),
+            "steps, seconds",
+            "give exactly one of them",
+        )
+        for name in ("steps", "seconds", "batch_size", "length", "learning_rate", "clip"):
+            value = getattr(self, name)
+            require(value is None or value > 0, name, f"must be positive, got {value}")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after each step."""
+
+    step: int
+    share: float
+    """How much of the run is done, from 0 to 1."""
+    loss: float
+    """Nats per token of this batch."""
+    seconds: float
+
+
+def rate_factor(share: float, warmup: float) -> float:
+    """The learning rate at a share of the run, as a fraction of its peak."""
+    if share < warmup:
+        return share / warmup
+    return 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
+
+
+def window_batch(
+    stream: Int64[Tensor, "N"], options: TrainingOptions, step: int
+) -> Int64[Tensor, "B L"]:
+    """Random windows of the stream for one step."""
+    noise = Noise.for_batch(options.seed, options.batch_size)
+    u = noise.uniform(Purpose.DATA, step, torch.zeros(1, 1, dtype=torch.int64))
+    starts = (u * (stream.numel() - options.length + 1)).long()
+    return stream[starts + torch.arange(options.length)]
+
+
+def fit(
+    method: Trainable,
+    stream: Int64[Tensor, "N"],
+    options: TrainingOptions,
+    callback: Callable[[Progress], None] | None = None,
+) -> MovingAverage:
+    """Train a method in place on a stream of tokens; its averaged weights are in it afterwards."""
+    assert isinstance(method, nn.Module)
+    require(
+        stream.numel() >= options.length,
+        "stream",
+        f"{stream.numel()} tokens do not fill one window of {options.length}",
+        "give more text or a smaller length",
+    )
+    optimiser = torch.optim.AdamW(
+        method.parameters(),
+        lr=options.learning_rate,
+        betas=(0.9, 0.99),
+        weight_decay=options.weight_decay,
+    )
+    average = MovingAverage(method, options.ema)
+    device = next(method.parameters()).device
+    began, step, share = time.monotonic(), 0, 0.0
+    method.train()
+    while share < 1:
+        for group in optimiser.param_groups:
+            group["lr"] = options.learning_rate * rate_factor(share, options.warmup)
+        tokens = window_batch(stream, options, step).to(device)
+        noise = Noise.for_batch(options.seed, options.batch_size, device=device)
+        objective = method.loss(tokens, noise, step).objective
+        loss = float(objective.detach())
+        if not math.isfinite(loss):
+            raise InputError(
+                "training", f"the loss is {loss} at step {step}", "lower learning_rate"
+            )
+        optimiser.zero_grad(set_to_none=True)
+        objective.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(method.parameters(), options.clip)
+        optimiser.step()
+        average.update(method)
+        step += 1
+        seconds = time.monotonic() - began
+        share = min(1.0, step / options.steps if options.steps else seconds / options.seconds)  # type: ignore[operator]
+        if callback:
+            callback(Progress(step, share, loss, seconds))
+    average.copy_to(method)
+    method.eval()
+    return average
