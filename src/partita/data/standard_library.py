@@ -1,35 +1,32 @@
-"""Text that every machine has: the documentation strings of Python's standard library."""
+"""Text that every machine with Python has: the language reference that comes with `pydoc`."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import sysconfig
-from collections.abc import Iterator
-from pathlib import Path
+import importlib
 
-_SKIP = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__", "encodings"}
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_SHORTEST = 40  # characters; shorter ones are labels, not sentences
+from partita.errors import InputError
+
+_SHORTEST = 80  # characters; shorter paragraphs are headings and labels
+_NOT_PROSE = ("::=", ">>>", "...  ", "===", "***", "---", "|")
 
 
-def docstrings() -> list[str]:
-    """Every documentation string of some length, once, in a fixed order of files."""
-    root = Path(sysconfig.get_paths()["stdlib"])
+def reference_paragraphs() -> list[str]:
+    """Paragraphs of prose from the language reference, one line each, in a fixed order."""
+    try:
+        topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "text", "this Python lacks the module pydoc_data", "install the full standard library"
+        ) from error
     seen: dict[str, None] = {}
-    for path in sorted(root.rglob("*.py")):
-        if not _SKIP.intersection(path.relative_to(root).parts):
-            seen.update(dict.fromkeys(_docstrings_of(path)))
+    for name in sorted(topics):
+        for paragraph in topics[name].split("\n\n"):
+            if _is_prose(paragraph):
+                seen[" ".join(paragraph.split())] = None
     return list(seen)
 
 
-def _docstrings_of(path: Path) -> Iterator[str]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):
-        return  # some distributions ship files for other versions
-    for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED):
-            text = inspect.cleandoc(ast.get_docstring(node, clean=False) or "")
-            if len(text) >= _SHORTEST:
-                yield text
+def _is_prose(paragraph: str) -> bool:
+    flush_left = all(line[:1].strip() for line in paragraph.splitlines())
+    plain = not any(mark in paragraph for mark in _NOT_PROSE)
+    return flush_left and plain and len(paragraph) >= _SHORTEST

@@ -26,7 +26,7 @@ from partita.networks.attention import (
 from partita.networks.base import Queries
 from partita.networks.layers import MLPS, NORMS, Conditioning, Rotary, modulate, zero_linear
 
-INIT_STD = 0.02
+EMBEDDING_STD = 0.02
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,14 @@ class Transformer(nn.Module):
         self.head = zero_linear(config.width, config.outputs, config.head_bias)
 
     def _initialise(self) -> None:
-        """Normal weights; what feeds the residual stream shrinks with depth."""
-        modulations = {self.modulation_out, *(block.modulation for block in self.blocks)}
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding) and module not in modulations:
-                nn.init.normal_(module.weight, std=INIT_STD)
-        for name, parameter in self.named_parameters():
-            if name.endswith(("attention.out.weight", "mlp.down.weight")):
-                nn.init.normal_(parameter, std=INIT_STD / math.sqrt(2 * self.config.depth))
+        """Variance 1/fan-in; what feeds the residual stream shrinks with the depth."""
+        nn.init.normal_(self.embed.weight, std=EMBEDDING_STD)
+        for block in self.blocks:
+            for name, parameter in block.named_parameters():
+                if parameter.ndim == 2 and not name.startswith("modulation"):
+                    residual = name in ("attention.out.weight", "mlp.down.weight")
+                    shrink = math.sqrt(2 * self.config.depth) if residual else 1.0
+                    nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5 / shrink)
 
     def forward(
         self,

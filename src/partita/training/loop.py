@@ -1,4 +1,4 @@
-"""The training loop: windows of a token stream, AdamW, a moving average of the weights.
+"""The training loop: windows of a token stream, an optimiser, a moving average of the weights.
 
 Every draw (windows, times, masks) is addressed by the seed and the step, so the same options give
 the same run.
@@ -20,6 +20,7 @@ from partita.errors import InputError, require
 from partita.methods.base import Loss
 from partita.randomness import Noise, Purpose
 from partita.training.ema import MovingAverage
+from partita.training.optimisers import OPTIMISERS
 
 
 @runtime_checkable
@@ -40,6 +41,7 @@ class TrainingOptions:
     """A wall-clock budget; the learning rate follows the share of it that is used up."""
     batch_size: int = 32
     length: int = 128
+    optimiser: str = "adamw"
     learning_rate: float = 1e-3
     warmup: float = 0.05
     """Share of the run over which the learning rate rises from 0; it then falls as a cosine."""
@@ -102,19 +104,14 @@ def fit(
         f"{stream.numel()} tokens do not fill one window of {options.length}",
         "give more text or a smaller length",
     )
-    optimiser = torch.optim.AdamW(
-        method.parameters(),
-        lr=options.learning_rate,
-        betas=(0.9, 0.99),
-        weight_decay=options.weight_decay,
-    )
+    make = OPTIMISERS[options.optimiser]
+    optimisers = make(method, options.learning_rate, options.weight_decay)
     average = MovingAverage(method, options.ema)
     device = next(method.parameters()).device
     began, step, share = time.monotonic(), 0, 0.0
     method.train()
     while share < 1:
-        for group in optimiser.param_groups:
-            group["lr"] = options.learning_rate * rate_factor(share, options.warmup)
+        rate = options.learning_rate * rate_factor(share, options.warmup)
         tokens = window_batch(stream, options, step).to(device)
         noise = Noise.for_batch(options.seed, options.batch_size, device=device)
         objective = method.loss(tokens, noise, step).objective
@@ -123,10 +120,13 @@ def fit(
             raise InputError(
                 "training", f"the loss is {loss} at step {step}", "lower learning_rate"
             )
-        optimiser.zero_grad(set_to_none=True)
+        method.zero_grad(set_to_none=True)
         objective.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(method.parameters(), options.clip)
-        optimiser.step()
+        for optimiser in optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            optimiser.step()
         average.update(method)
         step += 1
         seconds = time.monotonic() - began

@@ -1,0 +1,7 @@
+"""`python -m partita` is the command `partita`."""
+
+import sys
+
+from partita.commands import main
+
+sys.exit(main())

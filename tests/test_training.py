@@ -1,0 +1,131 @@
+"""Training: the loop learns, repeats itself exactly, and averages its weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from partita.evaluation.likelihood import nelbo
+from partita.methods import AR, MD4, MDLM
+from partita.networks import CausalTransformer, Transformer, TransformerConfig
+from partita.training.ema import MovingAverage
+from partita.training.loop import TrainingOptions, fit, rate_factor, window_batch
+from partita.training.optimisers import OPTIMISERS
+
+TEXT = torch.tensor([0, 1, 2, 3, 4] * 60)  # fully predictable: entropy log 5 once, then 0
+LENGTH = 10
+
+
+def build(kind, seed=0, **options):
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        vocab_size=6, length=LENGTH + 1, width=32, depth=2, heads=2, **options
+    )
+    network = {AR: CausalTransformer}.get(kind, Transformer)(config)
+    return kind(network)
+
+
+@pytest.mark.parametrize("optimiser", list(OPTIMISERS))
+@pytest.mark.parametrize(("kind", "options"), [(MDLM, {}), (MD4, {"time": True}), (AR, {})])
+def test_every_method_learns(kind, options, optimiser):
+    method = build(kind, **options)
+    losses = []
+    rate = 0.02 if optimiser == "muon" else 0.01
+    fit(
+        method,
+        TEXT,
+        TrainingOptions(steps=120, length=LENGTH, optimiser=optimiser, learning_rate=rate, ema=0.9),
+        lambda progress: losses.append(progress.loss),
+    )
+    # A window costs log 5 nats at least (where it starts); over 10 tokens that is 0.16.
+    assert losses[0] > 1.2
+    assert sum(losses[-10:]) / 10 < 0.5
+    assert not method.training
+
+
+def test_the_same_options_give_the_same_run():
+    weights = []
+    for _ in range(2):
+        method = build(MDLM)
+        fit(method, TEXT, TrainingOptions(steps=12, length=LENGTH, seed=3))
+        weights.append(torch.cat([p.flatten() for p in method.parameters()]))
+    assert torch.equal(*weights)
+
+
+def test_a_wall_clock_budget_ends_the_run():
+    shares = []
+    fit(
+        build(MDLM),
+        TEXT,
+        TrainingOptions(seconds=0.3, length=LENGTH),
+        lambda progress: shares.append(progress.share),
+    )
+    assert shares[-1] == 1
+    assert shares == sorted(shares)
+
+
+def test_rate_rises_then_falls_to_zero():
+    assert rate_factor(0.0, 0.1) == 0
+    assert rate_factor(0.1, 0.1) == 1
+    assert rate_factor(0.55, 0.1) == pytest.approx(0.5)
+    assert rate_factor(1.0, 0.1) == pytest.approx(0, abs=1e-12)
+
+
+def test_windows_are_pieces_of_the_text_and_reach_its_end():
+    options = TrainingOptions(steps=1, batch_size=4000, length=7)
+    stream = torch.arange(50)
+    windows = window_batch(stream, options, 0)
+    assert torch.equal(windows, windows[:, :1] + torch.arange(7))
+    assert set(windows[:, 0].tolist()) == set(range(44))
+
+
+def test_muon_takes_the_matrices_inside_blocks_alone():
+    method = build(MDLM)
+    hidden, rest = OPTIMISERS["muon"](method, 0.1, 0.0)
+    count = sum(len(group["params"]) for o in (hidden, rest) for group in o.param_groups)
+    assert count == len(list(method.parameters()))
+    assert all(p.ndim == 2 for group in hidden.param_groups for p in group["params"])
+    assert any(p is method.network.head.weight for g in rest.param_groups for p in g["params"])
+
+
+def test_moving_average_follows_its_recursion_and_steps_aside():
+    module = torch.nn.Linear(2, 1, bias=False)
+    average, expected = MovingAverage(module, decay=0.5), module.weight.detach().clone()
+    for n in range(1, 6):
+        torch.nn.init.constant_(module.weight, float(n))
+        average.update(module)
+        decay = min(0.5, (1 + n) / (10 + n))
+        expected = decay * expected + (1 - decay) * n
+    torch.testing.assert_close(average.shadow["weight"], expected)
+    with average.applied_to(module):
+        torch.testing.assert_close(module.weight.detach(), expected)
+    assert torch.equal(module.weight.detach(), torch.full((1, 2), 5.0))
+
+
+def test_weights_returned_are_the_averaged_ones():
+    method = build(MDLM)
+    average = fit(method, TEXT, TrainingOptions(steps=5, length=LENGTH))
+    for name, parameter in method.named_parameters():
+        assert torch.equal(parameter, average.shadow[name])
+
+
+def test_two_halves_of_a_batch_share_one_set_of_times():
+    """Global batches: the rows of two processes together equal those of one."""
+    from partita.methods.corruption import Continuous
+    from partita.randomness import Noise
+
+    law, valid = Continuous(build(MDLM).schedule), torch.ones(8, 5, dtype=torch.bool)
+    whole = law.draw(valid, Noise.for_batch(1, 8), 2, 8)
+    halves = [law.draw(valid[:4], Noise.for_batch(1, 4, first=f), 2, 8) for f in (0, 4)]
+    assert torch.equal(whole.masked, torch.cat([half.masked for half in halves]))
+    assert torch.equal(whole.times, torch.cat([half.times for half in halves]))
+    assert torch.allclose(whole.times.sort().values.diff(), torch.full((7,), 1 / 8).double())
+
+
+def test_nelbo_of_an_untrained_model_is_uniform():
+    estimate = nelbo(build(MDLM), TEXT.reshape(-1, LENGTH))
+    assert estimate.nats == pytest.approx(torch.tensor(5.0).log().item(), rel=1e-5)
+    assert estimate.perplexity == pytest.approx(5, rel=1e-5)
+    assert estimate.bits == pytest.approx(estimate.nats / 0.6931472, rel=1e-6)
+    assert estimate.perplexity_error == pytest.approx(5 * estimate.nats_error, rel=1e-5)
+    assert "perplexity 5.000" in str(estimate)
