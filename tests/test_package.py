@@ -88,7 +88,7 @@ def code_blocks(language):
             yield pytest.param("\n".join(blocks), id=page.name)
 
 
-@pytest.mark.parametrize("program", code_blocks("python"))
+@pytest.mark.parametrize("program", list(code_blocks("python")))
 def test_python_examples_run(program):
     result = python(program)
     assert result.returncode == 0, result.stderr

@@ -1,0 +1,83 @@
+"""What is different on a GPU: variable-length kernels, and tensors that live there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from partita.evaluation.likelihood import nelbo
+from partita.methods import AR, MDLM
+from partita.networks import CausalTransformer, Segments, Transformer, TransformerConfig
+from partita.networks.attention import attend
+from partita.randomness import Noise, Purpose
+from partita.samplers import SAMPLERS, Prompt, sample
+from partita.training.loop import TrainingOptions, fit
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+LENGTH, VOCAB = 16, 9
+
+
+def build(kind=MDLM):
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=VOCAB + 1, length=LENGTH + 1, width=64, depth=2, heads=2)
+    model = kind({AR: CausalTransformer}.get(kind, Transformer)(config))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_variable_length_kernel_equals_the_padded_path(causal):
+    torch.manual_seed(0)
+    lengths = torch.tensor([5, 1, 9, 32], device="cuda")
+    query, key, value = torch.randn(3, int(lengths.sum()), 4, 64, device="cuda").bfloat16()
+    layout = Segments.of_lengths(lengths, causal)
+    oracle = attend(query.float(), key.float(), value.float(), layout)
+    torch.testing.assert_close(
+        attend(query, key, value, layout).float(), oracle, atol=2e-2, rtol=2e-2
+    )
+
+
+def test_swapped_keys_read_the_other_segment():
+    torch.manual_seed(0)
+    lengths = torch.tensor([6, 10], device="cuda")
+    query, key, value = torch.randn(3, 16, 4, 64, device="cuda").bfloat16()
+    own = Segments.of_lengths(lengths)
+    key_parts, value_parts = (torch.cat([x[6:], x[:6]]) for x in (key, value))
+    other = Segments(own.query_offsets, Segments.of_lengths(lengths.flip(0)).query_offsets, 10, 10)
+    oracle = attend(query.float(), key_parts.float(), value_parts.float(), other)
+    ours = attend(query, key_parts, value_parts, other).float()
+    torch.testing.assert_close(ours, oracle, atol=2e-2, rtol=2e-2)
+
+
+def test_noise_is_the_same_on_every_device():
+    positions = torch.arange(100)[None]
+    here = Noise.for_batch(5, 8).uniform(Purpose.TOKEN, 3, positions)
+    there = Noise.for_batch(5, 8, device="cuda").uniform(Purpose.TOKEN, 3, positions.cuda())
+    assert torch.equal(here, there.cpu())
+
+
+@pytest.mark.parametrize("name", list(SAMPLERS))
+def test_every_sampler_runs_and_keeps_its_prompt(name):
+    model = build(AR if SAMPLERS[name].family == "causal" else MDLM).cuda()
+    options = {"block_length": 4} if name == "blocks" else {}
+    tokens = torch.randint(0, VOCAB, (3, LENGTH), device="cuda")
+    known = torch.arange(LENGTH, device="cuda").expand(3, -1) < 5
+    drawn = sample(model, prompt=Prompt(tokens, known), sampler=name, **options)
+    assert drawn.is_cuda
+    assert torch.equal(drawn[known], tokens[known])
+    assert int(drawn.max()) < VOCAB
+    assert sample(model, 2, length=LENGTH, sampler=name, **options).is_cuda
+
+
+def test_training_and_likelihood():
+    model = build().cuda()
+    stream = torch.tensor([0, 1, 2, 3] * 100)
+    before = nelbo(model, stream[:160].reshape(-1, LENGTH).cuda()).nats
+    fit(
+        model,
+        stream,
+        TrainingOptions(steps=60, length=LENGTH, optimiser="muon", learning_rate=0.02),
+    )
+    assert nelbo(model, stream[:160].reshape(-1, LENGTH).cuda()).nats < before / 2
