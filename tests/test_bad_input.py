@@ -11,6 +11,7 @@ from partita.hub.reference import dit_config, rename_dit
 from partita.methods import AR, MD4, MDLM
 from partita.methods.corruption import Rate
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
+from partita.randomness import Noise
 from partita.samplers import Guided, Prompt, sample
 from partita.training.loop import TrainingOptions, fit
 
@@ -108,9 +109,10 @@ TABLE = {
     "discrete law without steps": (lambda: mdlm(law="discrete", steps=0), "steps"),
     "time-free law, timed network": (lambda: MD4(network(time=True), law="subset"), "law"),
     "rate law without a rate": (
-        lambda: nelbo(mdlm(), TEXT, law=Rate(), replicates=2),
+        lambda: mdlm(law=Rate()).loss(TEXT, Noise.for_batch(0, 2)),
         "law",
     ),
+    "a law that is no bound": (lambda: nelbo(mdlm(), TEXT, law=Rate()), "law"),
     "unknown conditioning": (lambda: mdlm(conditioning="temp"), "conditioning"),
     "infinite sigma": (
         lambda: MDLM(network(time=True), law="continuous", conditioning="sigma"),

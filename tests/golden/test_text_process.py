@@ -15,7 +15,9 @@ from partita.methods.masked import marginal, posterior, reverse, states, weighte
 from partita.methods.mdlm import subs
 from partita.networks.transformer import Queries
 from partita.samplers.categorical import kept_by_top_p
-from partita.schedules import MDLM_EPS, Linear, discretise, make_schedule
+from partita.schedules import discretise, make_schedule
+from partita.schedules.formulas import Linear
+from partita.schedules.reference import MDLM_EPS
 from tests.golden.cases import load
 
 

@@ -13,7 +13,8 @@ from partita.methods import MDLM
 from partita.methods.corruption import low_discrepancy
 from partita.methods.masked import reverse
 from partita.networks import Transformer
-from partita.schedules import Linear, make_schedule
+from partita.schedules import make_schedule
+from partita.schedules.formulas import Linear
 from partita.training.ema import MovingAverage
 from tests.golden.cases import load
 from tests.golden.test_text_networks import build

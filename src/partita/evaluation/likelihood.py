@@ -70,9 +70,16 @@ def nelbo(
     """The negative evidence lower bound of some sequences.
 
     Each replicate visits every sequence once with one low-discrepancy set of times; replicates
-    are independent, so their spread gives the standard error. The law must be one whose weights
-    are those of a bound: continuous, discrete(T) or subset; the method's own unless given.
+    are independent, so their spread gives the standard error. The law is continuous, discrete
+    or subset: the method's own, if that is a bound, unless another is given.
     """
+    law = method.bound_law if law is None else law
+    require(
+        law.bound,
+        "law",
+        f"the weights of {type(law).__name__} are not those of a bound",
+        "leave it out, or use Subset, Continuous or Discrete",
+    )
     require(replicates >= 2, "replicates", f"an error needs at least 2, got {replicates}")
     require(tokens.numel() > 0, "tokens", "no sequences to evaluate")
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
@@ -97,9 +104,9 @@ def nelbo(
     return Estimate(float(per_token.mean()), error, count)
 
 
-def _ends(method: MaskedMethod, law: Law | None) -> float:
+def _ends(method: MaskedMethod, law: Law) -> float:
     """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
-    schedule = getattr(law or method.law, "schedule", None)
+    schedule = getattr(law, "schedule", None)
     if not isinstance(schedule, Schedule):
         return 0.0
     vocabulary = method.network.config.outputs

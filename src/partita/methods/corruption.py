@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -49,6 +49,11 @@ class Law(Protocol):
     @property
     def timed(self) -> bool:
         """Whether a draw comes with a time."""
+        ...
+
+    @property
+    def bound(self) -> bool:
+        """Whether the weights are those of a likelihood bound."""
         ...
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
@@ -91,7 +96,8 @@ class Continuous:
     """The continuous-time bound."""
 
     schedule: Schedule
-    timed: bool = True
+    timed: ClassVar[bool] = True
+    bound: ClassVar[bool] = True
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
         t = _positive_time(even_times(noise, step, batch))
@@ -106,7 +112,8 @@ class Discrete:
 
     schedule: Schedule
     steps: int = 1000
-    timed: bool = True
+    timed: ClassVar[bool] = True
+    bound: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps", f"must be at least 1, got {self.steps}")
@@ -129,7 +136,8 @@ class Subset:
     """The same bound with the time integrated out, for networks that are not told the time."""
 
     schedule: Schedule | None = None
-    timed: bool = False
+    timed: ClassVar[bool] = False
+    bound: ClassVar[bool] = True
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
         tokens = valid.sum(-1)
@@ -153,7 +161,8 @@ class Rate:
     schedule: Schedule | None = None
     rate: Callable[[Tensor], Tensor] | None = None
     weight: Callable[[Tensor], Tensor] = torch.ones_like
-    timed: bool = True
+    timed: ClassVar[bool] = True
+    bound: ClassVar[bool] = False
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
         t = _positive_time(even_times(noise, step, batch))

@@ -13,6 +13,7 @@ Distributions over states are written as vectors whose last axis holds every tok
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 
 from partita.errors import InputError, require
 from partita.methods.base import Loss
-from partita.methods.corruption import Corruption, Law, make_law
+from partita.methods.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.networks.base import Network, Queries
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
@@ -139,7 +140,7 @@ def weighted_cross_entropy(
     return Loss(per_token.sum() / count, per_token, cross_entropy, counted, count)
 
 
-class MaskedMethod(nn.Module):
+class MaskedMethod(nn.Module, ABC):
     """A network that predicts hidden tokens, with the law by which training hides them.
 
     A subclass states its parameterisation (how logits become the prediction x_theta) and the
@@ -203,9 +204,16 @@ class MaskedMethod(nn.Module):
     def timed(self) -> bool:
         return self.conditioning != "none"
 
+    @property
+    def bound_law(self) -> Law:
+        """A law whose weights are those of a bound: the method's own if it is one."""
+        if self.law.bound:
+            return self.law
+        return Continuous(self.schedule) if self.timed else Subset()
+
+    @abstractmethod
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         """The parameterisation: log x_theta, with no mass on the mask."""
-        raise NotImplementedError
 
     def predict(
         self,

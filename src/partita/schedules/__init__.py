@@ -1,0 +1,25 @@
+"""Schedules: alpha(t), its complement, derivative and inverses; and grids of times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.errors import InputError
+from partita.schedules.base import SCHEDULES, Schedule
+from partita.schedules.grids import GRIDS, discretise, sampling_grid
+from partita.schedules.reference import md4_polynomial
+
+__all__ = ["GRIDS", "SCHEDULES", "Schedule", "discretise", "make_schedule", "sampling_grid"]
+
+
+def make_schedule(name: str | Schedule, **options: Any) -> Schedule:
+    """A schedule by name, for example `make_schedule("polynomial", exponent=3)`."""
+    if isinstance(name, Schedule):
+        return name
+    polynomial = md4_polynomial(name)
+    if polynomial is not None:
+        return polynomial
+    try:
+        return SCHEDULES[name](**options)
+    except TypeError as error:
+        raise InputError("schedule", f"{name!r} does not take these options: {error}") from error

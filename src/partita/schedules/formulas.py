@@ -1,0 +1,270 @@
+"""The schedules, named by their formulas. Each falls exactly from alpha(0) = 1 to alpha(1) = 0.
+
+name            alpha(t)                                     weight -alpha'/(1 - alpha)
+linear          1 - t                                        1 / t
+log-linear      the same function; the literature's name for sigma(t) = -log(1 - t)
+polynomial      1 - t^k                                      k / t
+cosine          1 - cos(pi/2 (1 - t))                        pi/2 cot(pi t/2)
+half-cosine     cos(pi t/2)                                  pi/2 cot(pi t/4)
+cosine-squared  cos(pi t/2)^2                                pi cot(pi t/2)
+exponential     e^(-r t), shifted and scaled to [0, 1]       r / (e^(r t) - 1)
+geometric       e^(-sigma(t)), likewise, sigma geometric     sigma' / (e^(sigma - sigma_0) - 1)
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from partita.errors import require
+from partita.schedules.base import SCHEDULES, Schedule, Times
+
+
+def sin_quarter(t: Times) -> Times:
+    """sin(pi t / 2), accurate near t = 0."""
+    return torch.sin(t * (math.pi / 2))
+
+
+def cos_quarter(t: Times) -> Times:
+    """cos(pi t / 2) on [0, 1] with full relative precision near t = 1, where 1 - t is exact."""
+    return torch.where(t < 0.5, torch.cos(t * (math.pi / 2)), sin_quarter(1 - t))
+
+
+@SCHEDULES.register("linear")
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """alpha = 1 - t."""
+
+    def _head(self, t: Times) -> Times:
+        return t
+
+    def _tail(self, t: Times) -> Times:
+        return 1 - t
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        return hidden
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        return 1 - alpha
+
+    def derivative(self, t: Times) -> Times:
+        return -torch.ones_like(t)
+
+    def weight(self, t: Times) -> Times:
+        return 1 / t
+
+
+SCHEDULES.register("log-linear")(Linear)
+
+
+@SCHEDULES.register("polynomial")
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """alpha = 1 - t^exponent (GenMD4's schedule of one token)."""
+
+    exponent: float = 2.0
+
+    def __post_init__(self) -> None:
+        require(self.exponent > 0, "schedule.exponent", f"must be positive, got {self.exponent}")
+
+    def _head(self, t: Times) -> Times:
+        return t**self.exponent
+
+    def _tail(self, t: Times) -> Times:
+        return -torch.expm1(self.exponent * torch.log(t))
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        return hidden ** (1 / self.exponent)
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        return torch.exp(torch.log1p(-alpha) / self.exponent)
+
+    def derivative(self, t: Times) -> Times:
+        return -self.exponent * t ** (self.exponent - 1)
+
+    def weight(self, t: Times) -> Times:
+        return self.exponent / t
+
+
+@SCHEDULES.register("cosine")
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """alpha = 1 - cos(pi/2 (1 - t)) = 1 - sin(pi t/2): few tokens first, many last."""
+
+    def _head(self, t: Times) -> Times:
+        return sin_quarter(t)
+
+    def _tail(self, t: Times) -> Times:
+        return 2 * sin_quarter((1 - t) / 2) ** 2
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        return torch.asin(hidden) * (2 / math.pi)
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        return 1 - torch.asin(torch.sqrt(alpha / 2)) * (4 / math.pi)
+
+    def derivative(self, t: Times) -> Times:
+        return cos_quarter(t) * (-math.pi / 2)
+
+    def weight(self, t: Times) -> Times:
+        return (math.pi / 2) * cos_quarter(t) / sin_quarter(t)
+
+
+@SCHEDULES.register("half-cosine")
+@dataclass(frozen=True)
+class HalfCosine(Schedule):
+    """alpha = cos(pi t/2)."""
+
+    def _head(self, t: Times) -> Times:
+        return 2 * sin_quarter(t / 2) ** 2
+
+    def _tail(self, t: Times) -> Times:
+        return cos_quarter(t)
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        return torch.asin(torch.sqrt(hidden / 2)) * (4 / math.pi)
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        return 1 - torch.asin(alpha) * (2 / math.pi)
+
+    def derivative(self, t: Times) -> Times:
+        return sin_quarter(t) * (-math.pi / 2)
+
+    def weight(self, t: Times) -> Times:
+        return (math.pi / 2) * cos_quarter(t / 2) / sin_quarter(t / 2)
+
+
+@SCHEDULES.register("cosine-squared")
+@dataclass(frozen=True)
+class CosineSquared(Schedule):
+    """alpha = cos(pi t/2)^2."""
+
+    def _head(self, t: Times) -> Times:
+        return sin_quarter(t) ** 2
+
+    def _tail(self, t: Times) -> Times:
+        return cos_quarter(t) ** 2
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        return torch.asin(torch.sqrt(hidden)) * (2 / math.pi)
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        return 1 - torch.asin(torch.sqrt(alpha)) * (2 / math.pi)
+
+    def derivative(self, t: Times) -> Times:
+        return -math.pi * sin_quarter(t) * cos_quarter(t)
+
+    def weight(self, t: Times) -> Times:
+        return math.pi * cos_quarter(t) / sin_quarter(t)
+
+
+class _Survival(Schedule):
+    """alpha = e^(-x(t)) shifted and scaled to run from 1 to 0, for a rising x with x(0) = 0.
+
+    An exponential multiplies the rounding of its argument by x, which may be 20 or more, so the
+    arithmetic is float64 whatever the dtype of t.
+    """
+
+    @abstractmethod
+    def _rise(self, t: Times) -> Times:
+        """x(t), accurate near t = 0."""
+
+    @abstractmethod
+    def _rest(self, t: Times) -> Times:
+        """x(1) - x(t), accurate near t = 1."""
+
+    @abstractmethod
+    def _slope(self, t: Times) -> Times:
+        """x'(t)."""
+
+    @abstractmethod
+    def _inverse_rise(self, x: Times) -> Times:
+        """The time at which x(t) = x."""
+
+    def _span(self, t: Times) -> Times:
+        """1 - e^(-x(1)), the part of the unit interval that e^(-x) covers."""
+        return -torch.expm1(-self._rise(torch.ones_like(t)))
+
+    def _head(self, t: Times) -> Times:
+        time = t.double()
+        return (-torch.expm1(-self._rise(time)) / self._span(time)).to(t.dtype)
+
+    def _tail(self, t: Times) -> Times:
+        time = t.double()
+        falling = -torch.expm1(-self._rest(time)) * torch.exp(-self._rise(time))
+        return (falling / self._span(time)).to(t.dtype)
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        part = hidden.double()
+        return self._inverse_rise(-torch.log1p(-part * self._span(part))).to(hidden.dtype)
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        part = alpha.double()
+        floor = torch.exp(-self._rise(torch.ones_like(part)))
+        return self._inverse_rise(-torch.log(part * self._span(part) + floor)).to(alpha.dtype)
+
+    def derivative(self, t: Times) -> Times:
+        time = t.double()
+        return (-self._slope(time) * torch.exp(-self._rise(time)) / self._span(time)).to(t.dtype)
+
+    def weight(self, t: Times) -> Times:
+        time = t.double()
+        return (self._slope(time) / torch.expm1(self._rise(time))).to(t.dtype)
+
+
+@SCHEDULES.register("exponential")
+@dataclass(frozen=True)
+class Exponential(_Survival):
+    """log alpha linear in t: x(t) = rate t."""
+
+    rate: float = 7.0
+
+    def __post_init__(self) -> None:
+        require(self.rate > 0, "schedule.rate", f"must be positive, got {self.rate}")
+
+    def _rise(self, t: Times) -> Times:
+        return self.rate * t
+
+    def _rest(self, t: Times) -> Times:
+        return self.rate * (1 - t)
+
+    def _slope(self, t: Times) -> Times:
+        return torch.full_like(t, self.rate)
+
+    def _inverse_rise(self, x: Times) -> Times:
+        return x / self.rate
+
+
+@SCHEDULES.register("geometric")
+@dataclass(frozen=True)
+class Geometric(_Survival):
+    """log alpha geometric in t: sigma(t) = sigma_min^(1-t) sigma_max^t, x = sigma - sigma_min."""
+
+    sigma_min: float = 1e-3
+    sigma_max: float = 20.0
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.sigma_min < self.sigma_max,
+            "schedule.sigma_min, schedule.sigma_max",
+            f"must satisfy 0 < sigma_min < sigma_max, got {self.sigma_min} and {self.sigma_max}",
+        )
+
+    @property
+    def _log_ratio(self) -> float:
+        return math.log(self.sigma_max / self.sigma_min)
+
+    def _rise(self, t: Times) -> Times:
+        return self.sigma_min * torch.expm1(t * self._log_ratio)
+
+    def _rest(self, t: Times) -> Times:
+        return -self.sigma_max * torch.expm1((t - 1) * self._log_ratio)
+
+    def _slope(self, t: Times) -> Times:
+        return self.sigma_min * self._log_ratio * torch.exp(t * self._log_ratio)
+
+    def _inverse_rise(self, x: Times) -> Times:
+        return torch.log1p(x / self.sigma_min) / self._log_ratio

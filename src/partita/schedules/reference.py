@@ -1,0 +1,97 @@
+"""The schedules of the reference implementations, for parity alone.
+
+They use other functions under the same names and stop short of alpha = 0 and 1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partita.schedules.base import SCHEDULES, Schedule, Times
+from partita.schedules.formulas import (
+    Cosine,
+    CosineSquared,
+    Exponential,
+    Geometric,
+    HalfCosine,
+    Linear,
+    Polynomial,
+)
+
+
+@dataclass(frozen=True)
+class Truncated(Schedule):
+    """Another schedule squeezed to run from 1 - cut_start down to cut_end.
+
+    Such a process neither starts at the data nor ends in all masks; the bound then needs the
+    reconstruction and prior terms that `methods.masked` computes.
+    """
+
+    base: Schedule
+    cut_start: float
+    cut_end: float
+
+    @property
+    def _scale(self) -> float:
+        return 1 - self.cut_start - self.cut_end
+
+    def _head(self, t: Times) -> Times:
+        return self.cut_start + self._scale * self.base.one_minus_alpha(t)
+
+    def _tail(self, t: Times) -> Times:
+        return self.cut_end + self._scale * self.base.alpha(t)
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        return self.base.inverse_one_minus(((hidden - self.cut_start) / self._scale).clamp(0, 1))
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        return self.base.inverse(((alpha - self.cut_end) / self._scale).clamp(0, 1))
+
+    def derivative(self, t: Times) -> Times:
+        return self._scale * self.base.derivative(t)
+
+    def weight(self, t: Times) -> Times:
+        return -self.derivative(t) / self.one_minus_alpha(t)
+
+
+MDLM_EPS = 1e-3  # the MDLM code's smallest alpha
+MD4_EPS = 1e-4  # the MD4 code's distance from both ends
+_MD4_POLYNOMIAL = re.compile(r"md4:poly(\d+(?:\.\d+)?)$")
+
+
+def _mdlm(base: Schedule) -> Callable[[], Schedule]:
+    return lambda: Truncated(base, 0.0, MDLM_EPS)
+
+
+def _md4(base: Schedule) -> Callable[[], Schedule]:
+    return lambda: Truncated(base, MD4_EPS, MD4_EPS)
+
+
+SCHEDULES.register("mdlm:loglinear")(_mdlm(Linear()))
+SCHEDULES.register("mdlm:cosine")(_mdlm(HalfCosine()))
+SCHEDULES.register("mdlm:cosinesqr")(_mdlm(CosineSquared()))
+SCHEDULES.register("md4:linear")(_md4(Linear()))
+SCHEDULES.register("md4:cosine")(_md4(Cosine()))
+
+
+@SCHEDULES.register("mdlm:linear")
+def _mdlm_linear(sigma_min: float = 1e-3, sigma_max: float = 7.0) -> Schedule:
+    """alpha = e^(-sigma) with sigma linear between its ends."""
+    return Truncated(
+        Exponential(sigma_max - sigma_min), -math.expm1(-sigma_min), math.exp(-sigma_max)
+    )
+
+
+@SCHEDULES.register("mdlm:geometric")
+def _mdlm_geometric(sigma_min: float = 1e-3, sigma_max: float = 20.0) -> Schedule:
+    """alpha = e^(-sigma) with sigma geometric between its ends."""
+    return Truncated(Geometric(sigma_min, sigma_max), -math.expm1(-sigma_min), math.exp(-sigma_max))
+
+
+def md4_polynomial(name: str) -> Schedule | None:
+    """`md4:poly3`, with any exponent in the name."""
+    match = _MD4_POLYNOMIAL.match(name)
+    return _md4(Polynomial(float(match.group(1))))() if match else None
