@@ -72,9 +72,9 @@ def test_rate_rises_then_falls_to_zero():
 
 
 def test_windows_are_pieces_of_the_text_and_reach_its_end():
-    options = TrainingOptions(steps=1, batch_size=4000, length=7)
+    options = TrainingOptions(steps=1, batch_size=4000)
     stream = torch.arange(50)
-    windows = window_batch(stream, options, 0)
+    windows = window_batch(stream, options, 7, 0)
     assert torch.equal(windows, windows[:, :1] + torch.arange(7))
     assert set(windows[:, 0].tolist()) == set(range(44))
 

@@ -16,6 +16,20 @@ class InputError(ValueError):
         super().__init__(f"{argument}: {problem}" + (f"; {remedy}" if remedy else ""))
 
 
+def require_int(value: object, argument: str, least: int = 1) -> None:
+    """Refuse what is not a whole number, or too small a one."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    require(whole, argument, f"must be a whole number, got {value!r}")
+    require(value >= least, argument, f"must be at least {least}, got {value}")  # type: ignore[operator]
+
+
+def require_number(value: object, argument: str, least: float = 0.0) -> None:
+    """Refuse what is not a number, or too small a one (a NaN is)."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(number, argument, f"must be a number, got {value!r}")
+    require(value >= least, argument, f"must be at least {least:g}, got {value}")  # type: ignore[operator]
+
+
 def require(condition: bool, argument: str, problem: str, remedy: str = "") -> None:
     """Raise an `InputError` unless the condition holds."""
     if not condition:

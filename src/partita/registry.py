@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from partita.errors import InputError
 
 T = TypeVar("T")
+
+
+def check_options(
+    argument: str, name: str, function: Callable[..., object], given: Iterable[str]
+) -> None:
+    """Refuse options that a named thing does not take, and list those that it does."""
+    known = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in ("schedule", "base")
+    ]
+    for option in given:
+        if option not in known:
+            takes = ", ".join(known) or "no options"
+            raise InputError(argument, f"{name!r} does not take {option!r}", f"it takes: {takes}")
 
 
 class Registry(Generic[T]):

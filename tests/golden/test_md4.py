@@ -78,7 +78,9 @@ class Recorded:
 
     def __init__(self, logits):
         length, size = logits.shape[1:]
-        self.config = TransformerConfig(vocab_size=size + 1, output_size=size, length=length)
+        self.config = TransformerConfig(
+            vocab_size=size + 1, output_size=size, length=length, time=True
+        )
         self.logits = logits
 
     def __call__(self, tokens, *, queries, scalar=None, label=None):  # noqa: ARG002
@@ -328,7 +330,9 @@ class Table:
 
     def __init__(self, base, slope, times=None):
         _, length, size = base.shape
-        self.config = TransformerConfig(vocab_size=size + 1, output_size=size, length=length)
+        self.config = TransformerConfig(
+            vocab_size=size + 1, output_size=size, length=length, time=True
+        )
         self.base, self.slope, self.times = base, slope, times
 
     def __call__(self, tokens, *, queries, scalar=None, label=None):  # noqa: ARG002

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from partita.hub.reference import dit_config, rename_dit
+from partita.hub.reference import load_dit, rename_dit
 from partita.methods import AR, MDLM
 from partita.methods.corruption import Corruption
 from partita.networks import CausalTransformer, Transformer
@@ -13,10 +13,8 @@ from tests.golden.cases import Case, load
 
 def build(case: Case, kind: type[Transformer]) -> Transformer:
     """Our network with the case's weights."""
-    model = case.config["model"]
-    network = kind(dit_config(case.state_dict(), model["n_heads"], model["length"]))
-    network.load_state_dict(rename_dit(case.state_dict()))
-    return network.eval()
+    model, causal = case.config["model"], kind is CausalTransformer
+    return load_dit(case.state_dict(), model["n_heads"], model["length"], causal).eval()
 
 
 def test_dit_logits_and_hidden_states():

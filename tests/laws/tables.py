@@ -30,6 +30,7 @@ class TableConfig:
     vocab_size: int = VOCAB + 1
     outputs: int = VOCAB
     classes: int = 0
+    time: bool = True
 
 
 class TableNetwork(nn.Module):

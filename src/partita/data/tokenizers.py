@@ -8,6 +8,8 @@ from typing import Protocol
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from partita.errors import require, require_int
+
 
 class Tokenizer(Protocol):
     """What the rest of the library needs of a tokenizer."""
@@ -42,11 +44,19 @@ class BPETokenizer:
     """Byte-level byte-pair encoding, trained on the spot; every text survives the round trip."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        require(
+            isinstance(backend, tokenizers.Tokenizer),
+            "backend",
+            f"must be a tokenizers.Tokenizer, got {type(backend).__name__}",
+            "BPETokenizer.train(texts, vocab_size) makes one",
+        )
         self.backend = backend
 
     @staticmethod
-    def train(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
-        """Learn merges from some texts."""
+    def train(texts: str | Iterable[str], vocab_size: int) -> BPETokenizer:
+        """Learn merges from a text or several. Little text may give fewer tokens than asked."""
+        require_int(vocab_size, "vocab_size", 256)
+        texts = [texts] if isinstance(texts, str) else texts
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from partita.errors import require
-from partita.methods.base import Denoiser
-from partita.methods.corruption import Law
+from partita.errors import require, require_int
+from partita.methods.ar import AR
+from partita.methods.base import Denoiser, Loss, check_tokens
+from partita.methods.corruption import Law, make_law
 from partita.methods.masked import MaskedMethod, prior_nats, reconstruction_nats
 from partita.randomness import Noise
-from partita.samplers.front import evaluating
+from partita.samplers.front import as_labels, evaluating
 from partita.schedules import Schedule
 
 EXACT_LENGTH = 16  # 2^L states are asked for: 65,536 at this length
@@ -57,51 +59,70 @@ class Estimate:
 
 
 def nelbo(
-    method: MaskedMethod,
+    method: MaskedMethod | AR,
     tokens: Int64[Tensor, "N L"],
     *,
-    law: Law | None = None,
+    law: str | Law | None = None,
     replicates: int = 8,
     batch_size: int = 64,
     seed: int = 0,
     valid: Bool[Tensor, "N L"] | None = None,
-    label: Int64[Tensor, "N"] | None = None,
+    label: int | Int64[Tensor, "N"] | None = None,
 ) -> Estimate:
-    """The negative evidence lower bound of some sequences.
+    """The negative evidence lower bound of some sequences; for AR the exact value, without error.
 
     Each replicate visits every sequence once with one low-discrepancy set of times; replicates
-    are independent, so their spread gives the standard error. The law is continuous, discrete
-    or subset: the method's own, if that is a bound, unless another is given.
+    are independent, so their spread gives the standard error. The law is "continuous", "discrete"
+    or "subset" (or such an object): the method's own, if that is a bound, unless another is given.
+    Tokens that are not `valid` are padding.
     """
-    law = method.bound_law if law is None else law
-    require(
-        law.bound,
-        "law",
-        f"the weights of {type(law).__name__} are not those of a bound",
-        "leave it out, or use Subset, Continuous or Discrete",
-    )
-    require(replicates >= 2, "replicates", f"an error needs at least 2, got {replicates}")
-    require(tokens.numel() > 0, "tokens", "no sequences to evaluate")
+    require_int(batch_size, "batch_size")
+    check_tokens(tokens, method.length, method.mask_id, method.network.config.vocab_size, valid)
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-    totals = torch.zeros(replicates, dtype=torch.float64)
-    with evaluating(method), torch.no_grad():
-        for replicate in range(replicates):
-            for start in range(0, tokens.shape[0], batch_size):
-                rows = torch.arange(start, min(start + batch_size, tokens.shape[0]))
-                loss = method.loss(
-                    tokens[rows],
-                    Noise(seed, rows.to(tokens.device)),
-                    replicate,
-                    batch=tokens.shape[0],
-                    valid=valid[rows],
-                    label=None if label is None else label[rows],
-                    law=law,
-                )
-                totals[replicate] += loss.per_sequence.double().sum().cpu()
+    labels = as_labels(label, tokens.shape[0], tokens.device)
     count = int(valid.sum())
-    per_token = totals / count + _ends(method, law)
+    with evaluating(method), torch.no_grad():
+        if isinstance(method, AR):
+            require(law is None, "law", "an autoregressive likelihood is exact: nothing is drawn")
+            batches = _batches(tokens, valid, labels, batch_size)
+            total = sum(_nats(method.loss(t, valid=v, label=c)) for _, t, v, c in batches)
+            return Estimate(total / count, 0.0, count)
+        require_int(replicates, "replicates", 2)
+        chosen = _bound_law(method, law)
+        totals = torch.zeros(replicates, dtype=torch.float64)
+        for step in range(replicates):
+            for rows, t, v, c in _batches(tokens, valid, labels, batch_size):
+                noise = Noise(seed, rows)
+                loss = method.loss(t, noise, step, batch=len(tokens), valid=v, label=c, law=chosen)
+                totals[step] += _nats(loss)
+    per_token = totals / count + _ends(method, chosen)
     error = float(per_token.std()) / math.sqrt(replicates)
     return Estimate(float(per_token.mean()), error, count)
+
+
+def _batches(
+    tokens: Tensor, valid: Tensor, labels: Tensor | None, size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """Row numbers, tokens, validity and labels of consecutive batches."""
+    for start in range(0, tokens.shape[0], size):
+        rows = torch.arange(start, min(start + size, tokens.shape[0]), device=tokens.device)
+        yield rows, tokens[rows], valid[rows], None if labels is None else labels[rows]
+
+
+def _nats(loss: Loss) -> float:
+    return float(loss.per_sequence.double().sum())
+
+
+def _bound_law(method: MaskedMethod, law: str | Law | None) -> Law:
+    chosen = method.bound_law if law is None else make_law(law, method.schedule)
+    require(
+        chosen.bound,
+        "law",
+        f"the weights of {type(chosen).__name__} are not those of a bound",
+        "leave it out, or use 'subset', 'continuous' or 'discrete'",
+    )
+    method.check_law(chosen)
+    return chosen
 
 
 def _ends(method: MaskedMethod, law: Law) -> float:
@@ -124,11 +145,16 @@ def exact_log_likelihood(
     any-order model). With `visible` = (alpha(t_0) = 0, ..., alpha(t_T) = 1): the ancestral sampler
     on that grid. For models that are not told the time; the work grows as 2^L and 3^L.
     """
+    require(isinstance(tokens, Tensor), "tokens", f"must be a tensor, got {type(tokens).__name__}")
+    require(tokens.ndim == 1, "tokens", f"must be one sequence, got shape {list(tokens.shape)}")
     length = tokens.numel()
     require(
         length <= EXACT_LENGTH,
         "tokens",
         f"{length} are too many to enumerate: {EXACT_LENGTH} at most",
+    )
+    require(
+        getattr(model, "family", None) == "masked", "model", "must be a masked model", "use nelbo"
     )
     require(not model.timed, "model", "its predictions depend on the time", "use a time-free model")
     require(

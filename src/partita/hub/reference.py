@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from partita.errors import InputError, require
-from partita.networks.transformer import TransformerConfig
+from partita.networks.causal import CausalTransformer
+from partita.networks.transformer import Transformer, TransformerConfig
 
 _DERIVED = "rotary_emb.inv_freq"
 _NAMES = (
@@ -40,10 +41,26 @@ _NAMES = (
 )
 
 
+def load_dit(
+    state: Mapping[str, Tensor], heads: int, length: int, causal: bool = False
+) -> Transformer:
+    """A network with the weights of a reference DIT (a `backbone.` before its names is dropped)."""
+    network = (CausalTransformer if causal else Transformer)(dit_config(state, heads, length))
+    ours = rename_dit(state)
+    missing = sorted(set(network.state_dict()) - set(ours))
+    require(not missing, "state dict", f"lacks what we call {', '.join(missing[:3])}")
+    network.load_state_dict(ours)
+    return network
+
+
+def _without_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix("backbone."): tensor for key, tensor in state.items()}
+
+
 def rename_dit(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Their state dict under our names. A key that no rule knows is an error."""
     renamed: dict[str, Tensor] = {}
-    for key, tensor in state.items():
+    for key, tensor in _without_prefix(state).items():
         if key == _DERIVED:
             continue
         renamed[_rename(key)] = tensor
@@ -60,6 +77,7 @@ def _rename(key: str) -> str:
 
 def dit_config(state: Mapping[str, Tensor], heads: int, length: int) -> TransformerConfig:
     """The configuration that fits a reference DIT; `heads` is not recorded in its weights."""
+    state = _without_prefix(state)
     require(
         "vocab_embed.embedding" in state, "state dict", "has no 'vocab_embed.embedding': not a DIT"
     )

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.methods.base import METHODS, Loss
+from partita.errors import require
+from partita.methods.base import METHODS, Loss, check_tokens
 from partita.methods.masked import weighted_cross_entropy
 from partita.methods.mdlm import subs
 from partita.networks.base import Queries
@@ -27,6 +28,12 @@ class AR(nn.Module):
 
     def __init__(self, network: CausalTransformer, *, start_id: int | None = None) -> None:
         super().__init__()
+        require(
+            isinstance(network, CausalTransformer),
+            "network",
+            f"AR needs a CausalTransformer, got {type(network).__name__}",
+            "a network that looks ahead would read the answers",
+        )
         self.network = network
         self.start_id = network.config.vocab_size - 1 if start_id is None else start_id
 
@@ -37,8 +44,8 @@ class AR(nn.Module):
 
     @property
     def length(self) -> int:
-        """Longest sequence; the start token takes no place of it."""
-        return self.network.config.length - 1
+        """Longest sequence. The network reads the start token and all tokens but the last."""
+        return self.network.config.length
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         """log p(next token): never the start token."""
@@ -59,7 +66,11 @@ class AR(nn.Module):
         label: Int64[Tensor, "B"] | None = None,
     ) -> Loss:
         """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn."""
-        valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        check_tokens(tokens, self.length, self.start_id, self.network.config.vocab_size, valid)
+        if valid is None:
+            valid = torch.ones_like(tokens, dtype=torch.bool)
+        else:
+            tokens = torch.where(valid, tokens, self.start_id)  # padding may hold anything
         queries = Queries(*valid.nonzero(as_tuple=True))
         logits = self.network(self.shifted(tokens), queries=queries, label=label)
         weights = torch.ones(tokens.shape, device=tokens.device)

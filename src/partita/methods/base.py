@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from partita.errors import require
 from partita.registry import Registry
 
 METHODS: Registry[type] = Registry("method")
@@ -32,6 +34,47 @@ class Loss:
     def per_sequence(self) -> Float[Tensor, "B"]:
         """Nats of each sequence; for the weights of a bound, an unbiased estimate of that bound."""
         return self.per_token.sum(-1)
+
+
+def check_tokens(
+    tokens: Tensor, length: int, mask_id: int, ids: int, valid: Tensor | None = None
+) -> None:
+    """Refuse what no method can learn from or score: wrong shapes, wrong ids, masks in the data."""
+    require(isinstance(tokens, Tensor), "tokens", f"must be a tensor, got {type(tokens).__name__}")
+    require(tokens.ndim == 2, "tokens", f"must be [sequences, length], got {list(tokens.shape)}")
+    require(tokens.dtype == torch.int64, "tokens", f"must be int64, got {tokens.dtype}")
+    require(tokens.numel() > 0, "tokens", "is empty")
+    require(
+        tokens.shape[1] <= length,
+        "tokens",
+        f"sequences of {tokens.shape[1]} are longer than the model's {length}",
+        "cut them, or build a longer network",
+    )
+    if valid is not None:
+        require(
+            isinstance(valid, Tensor) and valid.dtype == torch.bool,
+            "valid",
+            "must be a tensor of booleans",
+        )
+        require(
+            valid.shape == tokens.shape,
+            "valid",
+            f"has shape {list(valid.shape)}, the tokens have {list(tokens.shape)}",
+        )
+    if tokens.is_cuda:  # looking at the values would wait for the GPU
+        return
+    real = tokens if valid is None else tokens[valid]
+    require(real.numel() > 0, "valid", "marks no token as real")
+    require(
+        int(real.min()) >= 0 and int(real.max()) < ids,
+        "tokens",
+        f"ids must lie in 0..{ids - 1}, got {int(real.min())}..{int(real.max())}",
+    )
+    require(
+        not bool((real == mask_id).any()),
+        "tokens",
+        f"hold the id {mask_id}, which is the model's own",
+    )
 
 
 @runtime_checkable

@@ -25,9 +25,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from partita.errors import InputError, require
+from partita.errors import InputError, require_int
 from partita.randomness import Noise, Purpose
-from partita.registry import Registry
+from partita.registry import Registry, check_options
 from partita.schedules import Schedule, discretise
 
 LAWS: Registry[Callable[..., Law]] = Registry("law")
@@ -116,7 +116,7 @@ class Discrete:
     bound: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(self.steps >= 1, "steps", f"must be at least 1, got {self.steps}")
+        require_int(self.steps, "steps")
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
         t = discretise(even_times(noise, step, batch), self.steps)
@@ -183,7 +183,5 @@ def make_law(law: str | Law, schedule: Schedule, **options: Any) -> Law:
     """A law by name, over a schedule."""
     if not isinstance(law, str):
         return law
-    try:
-        return LAWS[law](schedule, **options)
-    except TypeError as error:
-        raise InputError("law", f"{law!r} does not take these options: {error}") from error
+    check_options("law", law, LAWS[law], options)
+    return LAWS[law](schedule, **options)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import InputError, require
-from partita.methods.base import Loss
+from partita.methods.base import Loss, check_tokens
 from partita.methods.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.networks.base import Network, Queries
 from partita.randomness import Noise
@@ -168,12 +168,43 @@ class MaskedMethod(nn.Module, ABC):
         `law_options` go to the law, for example `law="discrete", steps=64`.
         """
         super().__init__()
+        require(isinstance(network, Network), "network", f"{type(network).__name__} is no network")
         self.network = network
         self.mask_id = network.config.vocab_size - 1 if mask_id is None else mask_id
         self.schedule = make_schedule(schedule or self.default_schedule)
         self.law = make_law(law or self.default_law, self.schedule, **law_options)
         self.conditioning = conditioning or self.default_conditioning
         self._check_conditioning()
+        self._check_network()
+
+    def _check_network(self) -> None:
+        require(
+            not getattr(self.network, "causal", False),
+            "network",
+            "a causal network cannot see what follows a hidden token",
+            "use Transformer, or the method AR",
+        )
+        ids = self.network.config.vocab_size
+        require(
+            isinstance(self.mask_id, int) and 0 <= self.mask_id < ids,
+            "mask_id",
+            f"must be one of the network's input ids 0..{ids - 1}, got {self.mask_id!r}",
+        )
+        require(
+            not self.timed or self.network.config.time,
+            "conditioning",
+            f"is {self.conditioning!r}, but the network is not told the time",
+            "build it with TransformerConfig(time=True), or pass conditioning='none'",
+        )
+
+    def check_law(self, law: Law) -> None:
+        """A network that reads the time needs a law that has one."""
+        require(
+            not self.timed or law.timed,
+            "law",
+            f"{type(law).__name__} hides tokens without a time, but the network reads one",
+            "use conditioning='none' or a law with a time, such as 'continuous'",
+        )
 
     def _check_conditioning(self) -> None:
         require(
@@ -182,12 +213,7 @@ class MaskedMethod(nn.Module, ABC):
             f"unknown name {self.conditioning!r}",
             "known: none, sigma, time",
         )
-        require(
-            not self.timed or self.law.timed,
-            "law",
-            f"{type(self.law).__name__} hides tokens without a time, but the network reads one",
-            "use conditioning='none' or a law with a time, such as 'continuous'",
-        )
+        self.check_law(self.law)
         end = float(self.schedule.alpha(torch.ones((), dtype=torch.float64)))
         require(
             self.conditioning != "sigma" or end > 0,
@@ -258,7 +284,11 @@ class MaskedMethod(nn.Module, ABC):
         processes share one low-discrepancy set of times. Tokens that are not `valid` (padding)
         are never hidden and never count.
         """
-        valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        check_tokens(tokens, self.length, self.mask_id, self.network.config.vocab_size, valid)
+        if valid is None:
+            valid = torch.ones_like(tokens, dtype=torch.bool)
+        else:
+            tokens = torch.where(valid, tokens, self.mask_id)  # padding may hold anything
         drawn = (law or self.law).draw(valid, noise, step, batch or tokens.shape[0])
         return self.loss_under(tokens, drawn, valid, label)
 

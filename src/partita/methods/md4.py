@@ -11,12 +11,12 @@ is MDLM's. MD4 tells the network the time, and studies linear, polynomial and co
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from partita.methods.base import METHODS
 from partita.methods.masked import MaskedMethod
+from partita.methods.mdlm import subs
 
 
 @METHODS.register("md4")
@@ -28,4 +28,4 @@ class MD4(MaskedMethod):
     default_conditioning = "time"
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+        return subs(logits, self.mask_id)  # for networks that have a logit for the mask after all

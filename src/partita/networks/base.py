@@ -35,6 +35,11 @@ class NetworkConfig(Protocol):
         ...
 
     @property
+    def time(self) -> bool:
+        """Whether the network reads a scalar: a time or a noise level."""
+        ...
+
+    @property
     def classes(self) -> int:
         """Number of class labels; label number `classes` means none."""
         ...

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.errors import require
+from partita.errors import require, require_int
 from partita.networks.attention import (
     DENSE,
     Attention,
@@ -58,12 +58,17 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "length", "width", "depth", "heads"):
-            value = getattr(self, name)
-            require(value >= 1, f"network.{name}", f"must be at least 1, got {value}")
+            require_int(getattr(self, name), f"network.{name}", 2 if name == "vocab_size" else 1)
         require(
             self.width % (2 * self.heads) == 0,
             "network.heads",
             f"width {self.width} must be an even multiple of heads {self.heads}",
+        )
+        require(self.classes >= 0, "network.classes", f"must not be negative, got {self.classes}")
+        require(
+            1 <= self.outputs <= self.vocab_size,
+            "network.output_size",
+            f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}",
         )
         require(0 <= self.dropout < 1, "network.dropout", f"must be in [0, 1), got {self.dropout}")
 

@@ -44,7 +44,7 @@ def sampler(name: str, family: str) -> Callable[[F], F]:
 
 @dataclass(frozen=True)
 class Step:
-    """What a callback sees after each step: the canvas so far and what was just revealed."""
+    """What a callback sees after each step: a copy of the canvas, and what was just revealed."""
 
     index: int
     total: int | None
@@ -101,4 +101,4 @@ class Session(Generic[M]):
     ) -> None:
         """Tell the callback what was just revealed."""
         if self.callback is not None:
-            self.callback(Step(index, total, canvas, rows, positions))
+            self.callback(Step(index, total, canvas.copy(), rows, positions))

@@ -7,7 +7,9 @@ keeps as much of what came before as fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +18,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from partita.errors import require
+from partita.errors import require, require_int
 from partita.methods.base import Denoiser
 from partita.samplers.base import SAMPLERS, Session, Step, sampler
 from partita.samplers.canvas import Canvas
@@ -33,29 +35,44 @@ def blocks(
     session: Session[Denoiser],
     canvas: Canvas,
     *,
-    block_length: int = 32,
+    block_length: int | None = None,
     inner: str = "confidence",
     **options: Any,
 ) -> Int64[Tensor, "B L"]:
-    """Fill blocks of `block_length` positions with the sampler `inner`; options go to it.
+    """Fill blocks of `block_length` positions (32 unless the model is shorter) by `inner`.
 
+    Further options go to the inner sampler, which takes one step per position unless told.
     A row's blocks are counted from its first wanted position, so its prompt decides where they
     lie and its batch does not: rows that begin at the same place are filled together.
     """
     limit = session.model.length
+    block_length = min(32, limit) if block_length is None else block_length
+    require_int(block_length, "block_length")
     require(
-        1 <= block_length <= limit,
+        block_length <= limit,
         "block_length",
         f"must lie between 1 and the model's length {limit}, got {block_length}",
     )
-    require(inner != "blocks", "inner", "blocks cannot be filled by blocks")
-    fill = partial(SAMPLERS[inner].run, **options)
+    fill = partial(_inner(inner), **options)
+    if "steps" in inspect.signature(fill).parameters:
+        fill = partial(fill, steps=options.get("steps", block_length))
+    numbers = itertools.count()
     begins = canvas.remaining.long().argmax(-1)
     for begin in torch.unique(begins).tolist():
         rows = ((begins == begin) & canvas.remaining.any(-1)).nonzero()[:, 0]
         if rows.numel():
-            _fill_rows(session, canvas, rows, begin, block_length, fill)
+            _fill_rows(session, canvas, rows, begin, block_length, fill, numbers)
     return canvas.tokens
+
+
+def _inner(name: str) -> Callable[..., Tensor]:
+    """The sampler that fills a block."""
+    fitting = [other for other in SAMPLERS if SAMPLERS[other].family == "masked"]
+    fitting.remove("blocks")
+    require(
+        name in fitting, "inner", f"{name!r} cannot fill a block", f"known: {', '.join(fitting)}"
+    )
+    return SAMPLERS[name].run
 
 
 def _fill_rows(
@@ -65,6 +82,7 @@ def _fill_rows(
     begin: int,
     block_length: int,
     fill: Callable[[Session[Denoiser], Canvas], Tensor],
+    numbers: Iterator[int],
 ) -> None:
     """The blocks of some rows, from `begin` on."""
     total = canvas.tokens.shape[1]
@@ -81,7 +99,7 @@ def _fill_rows(
                 session,
                 noise=session.noise.select(rows).fork(index + 1),
                 label=None if session.label is None else session.label[rows],
-                callback=partial(_report, session, canvas, rows, low),
+                callback=partial(_report, session, canvas, rows, low, numbers),
             ),
             part,
         )
@@ -89,8 +107,15 @@ def _fill_rows(
         canvas.revealed[rows, low:high] = part.revealed
 
 
-def _report(session: Session[Denoiser], canvas: Canvas, rows: Tensor, low: int, step: Step) -> None:
+def _report(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    rows: Tensor,
+    low: int,
+    numbers: Iterator[int],
+    step: Step,
+) -> None:
     """What the caller's callback sees: the whole canvas, with what is new in its place."""
     whole, positions = rows[step.rows], step.positions + low
     canvas.write(whole, positions, step.canvas.tokens[step.rows, step.positions])
-    session.report(step.index, step.total, canvas, whole, positions)
+    session.report(next(numbers), None, canvas, whole, positions)

@@ -20,6 +20,12 @@ class Prompt:
 
     def __post_init__(self) -> None:
         require(
+            isinstance(self.tokens, Tensor) and isinstance(self.known, Tensor),
+            "prompt",
+            "tokens and known must be tensors, "
+            f"got {type(self.tokens).__name__} and {type(self.known).__name__}",
+        )
+        require(
             self.tokens.ndim == 2 and self.tokens.shape == self.known.shape,
             "prompt",
             "tokens and known must both be [samples, length], "
@@ -62,6 +68,10 @@ class Canvas:
         """Wanted and still hidden."""
         return self.wanted & ~self.revealed
 
+    def copy(self) -> Canvas:
+        """A canvas that stays as it is."""
+        return Canvas(self.tokens.clone(), self.revealed.clone(), self.wanted.clone())
+
     def part(self, rows: Int64[Tensor, "R"], low: int, high: int) -> Canvas:
         """A copy of some rows' positions low..high."""
         return Canvas(
@@ -78,6 +88,7 @@ class Canvas:
 
 def check_prompt(prompt: Prompt, mask_id: int) -> None:
     """Refuse a prompt that no sampler could keep."""
+    require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
     tokens, known = prompt.tokens, prompt.known
     require(tokens.numel() > 0, "prompt", "is empty", "leave it out to sample unconditionally")
     require(

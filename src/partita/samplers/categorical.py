@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from partita.errors import InputError, require
+from partita.errors import InputError, require, require_int, require_number
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,9 @@ class Decoding:
     """Keep the most probable tokens until their mass reaches p (and those tied with the last)."""
 
     def __post_init__(self) -> None:
-        require(
-            self.temperature >= 0,
-            "temperature",
-            f"must not be negative, got {self.temperature}",
-            "0 takes the most probable token",
-        )
-        require(
-            self.top_k is None or self.top_k >= 1, "top_k", f"must be at least 1, got {self.top_k}"
-        )
+        require_number(self.temperature, "temperature")
+        if self.top_k is not None:
+            require_int(self.top_k, "top_k")
         require(
             self.top_p is None or 0 < self.top_p <= 1,
             "top_p",

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from partita.errors import require
+from partita.errors import require_int
 from partita.registry import Registry
 
 HIDDEN_SHARE: Registry[Callable[[Tensor], Tensor]] = Registry("counts")
@@ -25,7 +25,7 @@ HIDDEN_SHARE.register("linear")(lambda r: 1 - r)
 
 def even_counts(hidden: Int64[Tensor, "B"], steps: int) -> Int64[Tensor, "B steps"]:
     """n // steps each, and one more for the first n % steps."""
-    require(steps >= 1, "steps", f"must be at least 1, got {steps}")
+    require_int(steps, "steps")
     index = torch.arange(steps, device=hidden.device)
     base, extra = hidden[:, None] // steps, hidden[:, None] % steps
     return base + (index < extra).long()
@@ -41,7 +41,7 @@ def reveal_counts(hidden: Int64[Tensor, "B"], steps: int, rule: str) -> Int64[Te
     share_after = HIDDEN_SHARE[rule]
     if rule == "linear":
         return even_counts(hidden, steps)
-    require(steps >= 1, "steps", f"must be at least 1, got {steps}")
+    require_int(steps, "steps")
     step = torch.arange(1, steps + 1, device=hidden.device)
     planned = hidden[:, None] * share_after(step.double() / steps)
     # left_i + i may not rise (one position per step at least), nor exceed n, nor fall below the

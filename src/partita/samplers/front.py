@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from partita.errors import InputError, require
+from partita.errors import InputError, require, require_int
 from partita.methods.base import Model
 from partita.randomness import Noise
 from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
@@ -43,14 +43,23 @@ def sample(
     `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
     """
     decoding = Decoding(temperature, top_k, top_p)
-    chosen = _fitting(model, sampler or DEFAULT_SAMPLER[model.family])
-    _check_options(sampler or DEFAULT_SAMPLER[model.family], chosen, options)
+    require(
+        isinstance(model, Model),
+        "model",
+        f"{type(model).__name__} is no model",
+        "wrap a network in a method such as MDLM",
+    )
+    name = DEFAULT_SAMPLER[model.family] if sampler is None else sampler
+    chosen = _fitting(model, name)
+    _check_options(name, chosen, options)
+    require_int(seed, "seed", 0)
+    require_int(first, "first", 0)
     canvas = _canvas(model, count, prompt, length, slides="block_length" in _options(chosen))
     session = Session(
         model,
         Noise.for_batch(seed, canvas.batch, first, canvas.tokens.device),
         decoding,
-        _labels(label, canvas),
+        as_labels(label, canvas.batch, canvas.tokens.device),
         callback,
     )
     with evaluating(model):
@@ -92,7 +101,7 @@ def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
     known = _options(chosen)
     if "inner" in known:
         inner = options.get("inner", inspect.signature(chosen.run).parameters["inner"].default)
-        known = known + _options(SAMPLERS[inner])
+        known = known + (_options(SAMPLERS[inner]) if inner in SAMPLERS else list(options))
     for option in options:
         if option not in known:
             takes = ", ".join(known) or "none"
@@ -102,15 +111,16 @@ def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
 def _canvas(
     model: Model, count: int | None, prompt: Prompt | None, length: int | None, *, slides: bool
 ) -> Canvas:
-    require(count is None or count >= 1, "count", f"must be at least 1, got {count}")
+    if count is not None:
+        require_int(count, "count")
     if prompt is None:
         length = model.length if length is None else length
-        require(length >= 1, "length", f"must be at least 1, got {length}")
-        _check_length("length", length, model.length, slides)
+        require_int(length, "length")
+        _check_length(model, "length", length, slides)
         return Canvas.blank(count or 1, length, model.mask_id, _device(model))
     require(length is None, "length", "follows from the prompt", "give one of the two")
     check_prompt(prompt, model.mask_id)
-    _check_length("prompt", prompt.tokens.shape[1], model.length, slides)
+    _check_length(model, "prompt", prompt.tokens.shape[1], slides)
     rows = prompt.tokens.shape[0]
     require(
         count is None or rows in (1, count),
@@ -123,19 +133,31 @@ def _canvas(
     return Canvas.from_prompt(prompt, model.mask_id)
 
 
-def _check_length(argument: str, length: int, limit: int, slides: bool) -> None:
+def _check_length(model: Model, argument: str, length: int, slides: bool) -> None:
+    beyond = ", or use sampler='blocks', which goes beyond" if model.family == "masked" else ""
     require(
-        slides or length <= limit,
+        slides or length <= model.length,
         argument,
-        f"{length} positions are more than the model's {limit}",
-        "shorten it, or use sampler='blocks', which goes beyond",
+        f"{length} positions are more than the model's {model.length}",
+        f"shorten it{beyond}",
     )
 
 
-def _labels(label: int | Tensor | None, canvas: Canvas) -> Tensor | None:
-    if label is None or isinstance(label, Tensor):
-        return label
-    return torch.full((canvas.batch,), label, device=canvas.tokens.device)
+def as_labels(
+    label: int | Tensor | None, rows: int, device: torch.device
+) -> Int64[Tensor, "B"] | None:
+    """One label for all rows, or a tensor with one for each."""
+    if label is None:
+        return None
+    if isinstance(label, Tensor):
+        require(
+            label.shape == (rows,) and label.dtype == torch.int64,
+            "label",
+            f"must be a number or an int64 tensor of {rows}, one for each sequence",
+        )
+        return label.to(device)
+    require_int(label, "label", 0)
+    return torch.full((rows,), label, device=device)
 
 
 def _device(model: Model) -> torch.device:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from partita.errors import InputError
+from partita.errors import InputError, require
 
 if TYPE_CHECKING:
     from partita.methods.masked import MaskedMethod
@@ -29,6 +29,15 @@ class Guided:
 
     model: MaskedMethod
     weight: float
+
+    def __post_init__(self) -> None:
+        classes = getattr(getattr(self.model, "network", None), "config", None)
+        require(
+            getattr(self.model, "family", None) == "masked" and getattr(classes, "classes", 0) > 0,
+            "model",
+            "guidance needs a masked model with class labels",
+            "build its network with TransformerConfig(classes=...)",
+        )
 
     @property
     def family(self) -> str:

@@ -16,6 +16,8 @@ Only the positions of a step are asked for, and a step without positions costs n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
@@ -101,7 +103,7 @@ def ordered(
     canvas: Canvas,
     *,
     steps: int | None = None,
-    order: str | Int64[Tensor, "L"] = "random",
+    order: str | Sequence[int] | Int64[Tensor, "L"] = "random",
 ) -> Int64[Tensor, "B L"]:
     """A given order, split evenly over the steps (one position per step unless told otherwise).
 
@@ -110,7 +112,7 @@ def ordered(
     """
     ranks = _ranks(_order_keys(session, canvas, order), canvas)
     hidden = canvas.remaining.sum(-1)
-    steps = int(hidden.max()) if steps is None else steps
+    steps = max(1, int(hidden.max())) if steps is None else steps
     ends = even_counts(hidden, steps).cumsum(-1)
     step = torch.searchsorted(ends, ranks.clamp(min=0), right=True).clamp(max=steps - 1)
     plan = torch.where(canvas.remaining, step, NEVER)
@@ -126,15 +128,18 @@ def _ranks(keys: Tensor, canvas: Canvas) -> Tensor:
     return torch.where(canvas.remaining, ranks, NEVER)
 
 
-def _order_keys(session: Session[Denoiser], canvas: Canvas, order: str | Tensor) -> Tensor:
+def _order_keys(
+    session: Session[Denoiser], canvas: Canvas, order: str | Sequence[int] | Tensor
+) -> Tensor:
     length, device = canvas.tokens.shape[1], canvas.tokens.device
-    if isinstance(order, Tensor):
+    if not isinstance(order, str):
+        positions = torch.as_tensor(order)
         require(
-            torch.equal(order.sort().values.cpu(), torch.arange(length)),
+            torch.equal(positions.sort().values.cpu(), torch.arange(length)),
             "order",
             f"must name each of the {length} positions once",
         )
-        return order.argsort().to(device).expand_as(canvas.tokens)
+        return positions.argsort().to(device).expand_as(canvas.tokens)
     if order == "left-to-right":
         return torch.arange(length, device=device).expand_as(canvas.tokens)
     if order == "random":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.errors import InputError
+from partita.errors import require
+from partita.registry import check_options
 from partita.schedules.base import SCHEDULES, Schedule
 from partita.schedules.grids import GRIDS, discretise, sampling_grid
 from partita.schedules.reference import md4_polynomial
@@ -16,10 +17,9 @@ def make_schedule(name: str | Schedule, **options: Any) -> Schedule:
     """A schedule by name, for example `make_schedule("polynomial", exponent=3)`."""
     if isinstance(name, Schedule):
         return name
+    require(isinstance(name, str), "schedule", f"must be a name or a schedule, got {name!r}")
     polynomial = md4_polynomial(name)
     if polynomial is not None:
         return polynomial
-    try:
-        return SCHEDULES[name](**options)
-    except TypeError as error:
-        raise InputError("schedule", f"{name!r} does not take these options: {error}") from error
+    check_options("schedule", name, SCHEDULES[name], options)
+    return SCHEDULES[name](**options)

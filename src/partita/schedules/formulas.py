@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from partita.errors import require
+from partita.errors import require, require_number
 from partita.schedules.base import SCHEDULES, Schedule, Times
 
 
@@ -68,7 +68,8 @@ class Polynomial(Schedule):
     exponent: float = 2.0
 
     def __post_init__(self) -> None:
-        require(self.exponent > 0, "schedule.exponent", f"must be positive, got {self.exponent}")
+        require_number(self.exponent, "schedule.exponent")
+        require(self.exponent > 0, "schedule.exponent", "must be positive, got 0")
 
     def _head(self, t: Times) -> Times:
         return t**self.exponent

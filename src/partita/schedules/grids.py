@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from partita.errors import require
+from partita.errors import require_int
 from partita.registry import Registry
 from partita.schedules.base import Times
 from partita.schedules.formulas import cos_quarter
@@ -30,7 +30,7 @@ def cosine_grid(steps: int) -> Float64[Tensor, "{steps}+1"]:
 
 def sampling_grid(name: str, steps: int) -> Float64[Tensor, "{steps}+1"]:
     """The times that a sampler with `steps` steps visits, from exactly 1 to exactly 0."""
-    require(steps >= 1, "steps", f"must be at least 1, got {steps}")
+    require_int(steps, "steps")
     return GRIDS[name](steps)
 
 

@@ -19,7 +19,7 @@ class MovingAverage:
     """
 
     def __init__(self, module: nn.Module, decay: float = 0.9999) -> None:
-        require(0 <= decay < 1, "training.ema", f"must lie in [0, 1), got {decay}")
+        require(0 <= decay < 1, "ema", f"must lie in [0, 1), got {decay}")
         self.decay = decay
         self.updates = 0
         self.shadow: dict[str, Tensor] = {

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from partita.errors import InputError, require
+from partita.errors import InputError, require, require_int, require_number
 from partita.methods.base import Loss
 from partita.randomness import Noise, Purpose
 from partita.training.ema import MovingAverage
@@ -26,6 +26,11 @@ from partita.training.optimisers import OPTIMISERS
 @runtime_checkable
 class Trainable(Protocol):
     """A method with a loss."""
+
+    @property
+    def length(self) -> int:
+        """Longest sequence."""
+        ...
 
     def loss(self, tokens: Int64[Tensor, "B L"], noise: Noise, step: int) -> Loss:
         """The loss of a batch."""
@@ -40,7 +45,8 @@ class TrainingOptions:
     seconds: float | None = None
     """A wall-clock budget; the learning rate follows the share of it that is used up."""
     batch_size: int = 32
-    length: int = 128
+    length: int | None = None
+    """Tokens in a window; the model's length unless given."""
     optimiser: str = "adamw"
     learning_rate: float = 1e-3
     warmup: float = 0.05
@@ -56,9 +62,16 @@ class TrainingOptions:
             "steps, seconds",
             "give exactly one of them",
         )
-        for name in ("steps", "seconds", "batch_size", "length", "learning_rate", "clip"):
+        for name in ("steps", "batch_size", "length"):
+            if getattr(self, name) is not None:
+                require_int(getattr(self, name), name)
+        for name in ("seconds", "learning_rate", "clip"):
             value = getattr(self, name)
-            require(value is None or value > 0, name, f"must be positive, got {value}")
+            if value is not None:
+                require_number(value, name)
+                require(value > 0, name, "must be positive, got 0")
+        require(0 <= self.warmup < 1, "warmup", f"is a share of the run, got {self.warmup}")
+        require(0 <= self.ema < 1, "ema", f"must lie in [0, 1), got {self.ema}")
 
 
 @dataclass(frozen=True)
@@ -81,13 +94,28 @@ def rate_factor(share: float, warmup: float) -> float:
 
 
 def window_batch(
-    stream: Int64[Tensor, "N"], options: TrainingOptions, step: int
+    stream: Int64[Tensor, "N"], options: TrainingOptions, length: int, step: int
 ) -> Int64[Tensor, "B L"]:
     """Random windows of the stream for one step."""
     noise = Noise.for_batch(options.seed, options.batch_size)
     u = noise.uniform(Purpose.DATA, step, torch.zeros(1, 1, dtype=torch.int64))
-    starts = (u * (stream.numel() - options.length + 1)).long()
-    return stream[starts + torch.arange(options.length)]
+    starts = (u * (stream.numel() - length + 1)).long()
+    return stream[starts + torch.arange(length)]
+
+
+def _check_stream(stream: Tensor, length: int) -> None:
+    require(
+        isinstance(stream, Tensor) and stream.ndim == 1 and stream.dtype == torch.int64,
+        "stream",
+        "must be a one-dimensional int64 tensor of token ids",
+        "torch.tensor(tokenizer.encode(text)) is one",
+    )
+    require(
+        stream.numel() >= length,
+        "stream",
+        f"{stream.numel()} tokens do not fill one window of {length}",
+        "give more text or a smaller length",
+    )
 
 
 def fit(
@@ -97,13 +125,15 @@ def fit(
     callback: Callable[[Progress], None] | None = None,
 ) -> MovingAverage:
     """Train a method in place on a stream of tokens; its averaged weights are in it afterwards."""
-    assert isinstance(method, nn.Module)
     require(
-        stream.numel() >= options.length,
-        "stream",
-        f"{stream.numel()} tokens do not fill one window of {options.length}",
-        "give more text or a smaller length",
+        isinstance(method, nn.Module) and isinstance(method, Trainable),
+        "method",
+        f"{type(method).__name__} has no loss",
+        "wrap a network in a method such as MDLM",
     )
+    assert isinstance(method, nn.Module)
+    length = method.length if options.length is None else options.length
+    _check_stream(stream, length)
     make = OPTIMISERS[options.optimiser]
     optimisers = make(method, options.learning_rate, options.weight_decay)
     average = MovingAverage(method, options.ema)
@@ -112,7 +142,7 @@ def fit(
     method.train()
     while share < 1:
         rate = options.learning_rate * rate_factor(share, options.warmup)
-        tokens = window_batch(stream, options, step).to(device)
+        tokens = window_batch(stream, options, length, step).to(device)
         noise = Noise.for_batch(options.seed, options.batch_size, device=device)
         objective = method.loss(tokens, noise, step).objective
         loss = float(objective.detach())

@@ -1,0 +1,243 @@
+"""Calls with bad input, and the argument that each error has to name.
+
+Some have wrong types on purpose, which the test run's own type checker would refuse before the
+library could. `test_bad_input.py` therefore runs this module in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from partita.data.tokenizers import BPETokenizer
+from partita.errors import InputError
+from partita.evaluation.likelihood import exact_log_likelihood, nelbo
+from partita.hub.reference import dit_config, rename_dit
+from partita.methods import AR, MD4, MDLM
+from partita.methods.corruption import Rate
+from partita.networks import CausalTransformer, Transformer, TransformerConfig
+from partita.randomness import Noise
+from partita.samplers import Guided, Prompt, sample
+from partita.schedules import make_schedule
+from partita.training.loop import TrainingOptions, fit
+
+LENGTH, VOCAB = 8, 5
+MASK = VOCAB
+
+
+def network(kind=Transformer, **options):
+    config = {"vocab_size": VOCAB + 1, "length": LENGTH, "width": 8, "depth": 1, "heads": 2}
+    return kind(TransformerConfig(**(config | options)))
+
+
+def mdlm(**options):
+    return MDLM(network(), **options)
+
+
+def broken():
+    method = mdlm()
+    torch.nn.init.constant_(method.network.head.weight, torch.nan)
+    return method
+
+
+def prompt(tokens, known=None):
+    tokens = torch.tensor(tokens, dtype=torch.long)
+    known = torch.ones_like(tokens, dtype=torch.bool) if known is None else torch.tensor(known)
+    return Prompt(tokens, known)
+
+
+TEXT = torch.zeros(2, LENGTH, dtype=torch.long)
+STREAM = torch.zeros(100, dtype=torch.long)
+
+TABLE = {
+    "empty prompt": (lambda: sample(mdlm(), prompt=prompt([[]])), "prompt"),
+    "prompt too long": (lambda: sample(mdlm(), prompt=prompt([[0] * 9])), "prompt"),
+    "mask in the prompt": (lambda: sample(mdlm(), prompt=prompt([[0, MASK]])), "prompt"),
+    "shapes of the prompt": (
+        lambda: sample(mdlm(), prompt=prompt([[0, 1]], [[True]])),
+        "prompt",
+    ),
+    "one-dimensional prompt": (lambda: prompt([0, 1]), "prompt"),
+    "prompt of floats": (lambda: Prompt(torch.zeros(1, 2), torch.ones(1, 2).bool()), "prompt"),
+    "prompt and length": (lambda: sample(mdlm(), prompt=prompt([[0]]), length=3), "length"),
+    "prompt rows and count": (lambda: sample(mdlm(), 3, prompt=prompt([[0], [0]])), "count"),
+    "blank before a known token": (
+        lambda: sample(AR(network(CausalTransformer)), prompt=prompt([[0, 1]], [[False, True]])),
+        "prompt",
+    ),
+    "unknown sampler": (lambda: sample(mdlm(), sampler="gibbs"), "sampler"),
+    "sampler of another family": (lambda: sample(mdlm(), sampler="autoregressive"), "sampler"),
+    "unknown schedule": (lambda: sample(mdlm(), schedule="square"), "schedule"),
+    "unknown schedule of a method": (lambda: mdlm(schedule="square"), "schedule"),
+    "unknown grid": (lambda: sample(mdlm(), grid="log"), "grid"),
+    "unknown option": (lambda: sample(mdlm(), stps=3), "stps"),
+    "option of another sampler": (lambda: sample(mdlm(), sampler="threshold", steps=3), "steps"),
+    "unknown inner sampler": (lambda: sample(mdlm(), sampler="blocks", inner="x"), "inner"),
+    "blocks of blocks": (
+        lambda: sample(mdlm(), sampler="blocks", inner="blocks", block_length=2),
+        "inner",
+    ),
+    "block too long": (lambda: sample(mdlm(), sampler="blocks", block_length=9), "block_length"),
+    "no steps": (lambda: sample(mdlm(), steps=0), "steps"),
+    "negative steps": (lambda: sample(mdlm(), sampler="ordered", steps=-1), "steps"),
+    "no confidence steps": (lambda: sample(mdlm(), sampler="confidence", steps=0), "steps"),
+    "no cosine steps": (
+        lambda: sample(mdlm(), sampler="confidence", steps=0, counts="cosine"),
+        "steps",
+    ),
+    "unknown counts": (lambda: sample(mdlm(), sampler="confidence", counts="log"), "counts"),
+    "unknown confidence": (
+        lambda: sample(mdlm(), sampler="confidence", confidence="hope"),
+        "confidence",
+    ),
+    "negative noise": (
+        lambda: sample(mdlm(), sampler="confidence", noise_temperature=-1.0),
+        "noise_temperature",
+    ),
+    "unknown order": (lambda: sample(mdlm(), sampler="ordered", order="spiral"), "order"),
+    "order with holes": (
+        lambda: sample(mdlm(), sampler="ordered", order=torch.tensor([0, 1])),
+        "order",
+    ),
+    "negative temperature": (lambda: sample(mdlm(), temperature=-0.5), "temperature"),
+    "top_k 0": (lambda: sample(mdlm(), top_k=0), "top_k"),
+    "top_p 0": (lambda: sample(mdlm(), top_p=0.0), "top_p"),
+    "top_p above 1": (lambda: sample(mdlm(), top_p=1.5), "top_p"),
+    "NaN in the logits": (lambda: sample(broken(), 2), "logits"),
+    "no samples": (lambda: sample(mdlm(), 0), "count"),
+    "no length": (lambda: sample(mdlm(), length=0), "length"),
+    "longer than the model": (lambda: sample(mdlm(), length=9), "length"),
+    "negative seed": (lambda: sample(mdlm(), seed=-1), "seed"),
+    "label without classes": (lambda: sample(mdlm(), label=1), "label"),
+    "label for other rows": (
+        lambda: sample(MDLM(network(classes=3)), 2, label=torch.tensor([1, 2, 0])),
+        "label",
+    ),
+    "guidance without a label": (lambda: sample(Guided(MDLM(network(classes=3)), 1.0)), "label"),
+    "guidance without classes": (lambda: Guided(mdlm(), 1.0), "model"),
+    "no such mask": (lambda: mdlm(mask_id=6), "mask_id"),
+    "causal network under a mask": (lambda: MDLM(network(CausalTransformer)), "network"),
+    "AR that looks ahead": (lambda: AR(network()), "network"),
+    "untold network of a timed method": (lambda: MD4(network()), "conditioning"),
+    "mask in the data": (lambda: nelbo(mdlm(), torch.full((1, 4), MASK)), "tokens"),
+    "id out of range": (lambda: nelbo(mdlm(), TEXT + 9), "tokens"),
+    "negative id": (lambda: nelbo(mdlm(), TEXT - 1), "tokens"),
+    "sequence too long": (lambda: nelbo(mdlm(), torch.zeros(1, 9).long()), "tokens"),
+    "one-dimensional tokens": (lambda: nelbo(mdlm(), TEXT[0]), "tokens"),
+    "float tokens": (lambda: nelbo(mdlm(), TEXT.float()), "tokens"),
+    "list of tokens": (lambda: nelbo(mdlm(), [[0, 1]]), "tokens"),
+    "nothing valid": (lambda: nelbo(mdlm(), TEXT, valid=TEXT > 0), "valid"),
+    "validity of another shape": (lambda: nelbo(mdlm(), TEXT, valid=TEXT[:1] == 0), "valid"),
+    "integer validity": (lambda: nelbo(mdlm(), TEXT, valid=TEXT), "valid"),
+    "law of an exact model": (
+        lambda: nelbo(AR(network(CausalTransformer)), TEXT, law="subset"),
+        "law",
+    ),
+    "time-free law for a timed model": (
+        lambda: nelbo(MD4(network(time=True)), TEXT, law="subset"),
+        "law",
+    ),
+    "no batch to evaluate": (lambda: nelbo(mdlm(), TEXT, batch_size=0), "batch_size"),
+    "exact value of AR": (
+        lambda: exact_log_likelihood(AR(network(CausalTransformer)), TEXT[0]),
+        "model",
+    ),
+    "exact value of a batch": (lambda: exact_log_likelihood(mdlm(), TEXT), "tokens"),
+    "fractional steps": (lambda: sample(mdlm(), steps=2.5), "steps"),
+    "fractional count": (lambda: sample(mdlm(), 1.5), "count"),
+    "fractional top_k": (lambda: sample(mdlm(), top_k=2.5), "top_k"),
+    "temperature in words": (lambda: sample(mdlm(), temperature="hot"), "temperature"),
+    "temperature NaN": (lambda: sample(mdlm(), temperature=float("nan")), "temperature"),
+    "negative first": (lambda: sample(mdlm(), first=-1), "first"),
+    "prompt as a tensor": (lambda: sample(mdlm(), prompt=TEXT), "prompt"),
+    "prompt as lists": (lambda: Prompt([[0]], [[True]]), "prompt"),
+    "a network is no model": (lambda: sample(network()), "model"),
+    "a network is no method": (lambda: fit(network(), STREAM, TrainingOptions(steps=1)), "method"),
+    "a configuration is no network": (lambda: MDLM(network().config), "network"),
+    "two-dimensional stream": (lambda: fit(mdlm(), TEXT, TrainingOptions(steps=1)), "stream"),
+    "stream as a list": (lambda: fit(mdlm(), [0] * 99, TrainingOptions(steps=1)), "stream"),
+    "mask in the stream": (
+        lambda: fit(mdlm(), torch.full((99,), MASK), TrainingOptions(steps=1)),
+        "tokens",
+    ),
+    "window longer than the model": (
+        lambda: fit(mdlm(), STREAM, TrainingOptions(steps=1, length=9)),
+        "tokens",
+    ),
+    "warm-up of more than the run": (lambda: TrainingOptions(steps=1, warmup=2.0), "warmup"),
+    "vocabulary of one": (lambda: network(vocab_size=1), "network.vocab_size"),
+    "more outputs than inputs": (lambda: network(output_size=99), "network.output_size"),
+    "negative classes": (lambda: network(classes=-1), "network.classes"),
+    "tiny byte-pair vocabulary": (lambda: BPETokenizer.train("text", 100), "vocab_size"),
+    "byte-pair tokenizer of a text": (lambda: BPETokenizer("text"), "backend"),
+    "schedule by number": (lambda: make_schedule(3), "schedule"),
+    "unknown law": (lambda: mdlm(law="cubic"), "law"),
+    "law option": (lambda: mdlm(law="subset", steps=4), "law"),
+    "discrete law without steps": (lambda: mdlm(law="discrete", steps=0), "steps"),
+    "time-free law, timed network": (lambda: MD4(network(time=True), law="subset"), "law"),
+    "rate law without a rate": (
+        lambda: mdlm(law=Rate()).loss(TEXT, Noise.for_batch(0, 2)),
+        "law",
+    ),
+    "a law that is no bound": (lambda: nelbo(mdlm(), TEXT, law=Rate()), "law"),
+    "unknown conditioning": (lambda: mdlm(conditioning="temp"), "conditioning"),
+    "infinite sigma": (
+        lambda: MDLM(network(time=True), law="continuous", conditioning="sigma"),
+        "conditioning",
+    ),
+    "one replicate": (lambda: nelbo(mdlm(), TEXT, replicates=1), "replicates"),
+    "nothing to evaluate": (lambda: nelbo(mdlm(), TEXT[:0]), "tokens"),
+    "too long to enumerate": (
+        lambda: exact_log_likelihood(mdlm(), torch.zeros(17, dtype=torch.long)),
+        "tokens",
+    ),
+    "exact value of a timed model": (
+        lambda: exact_log_likelihood(MD4(network(time=True)), torch.zeros(2, dtype=torch.long)),
+        "model",
+    ),
+    "time missing": (
+        lambda: MD4(network(time=True)).predict(
+            TEXT, TEXT > 0, torch.tensor([0]), torch.tensor([0])
+        ),
+        "time",
+    ),
+    "foreign state dict": (lambda: rename_dit({"lm_head.weight": TEXT}), "state dict"),
+    "not a DIT": (lambda: dit_config({}, heads=2, length=8), "state dict"),
+    "steps and seconds": (lambda: TrainingOptions(steps=1, seconds=1.0), "steps, seconds"),
+    "neither steps nor seconds": (lambda: TrainingOptions(), "steps, seconds"),
+    "no batch": (lambda: TrainingOptions(steps=1, batch_size=0), "batch_size"),
+    "text too short": (
+        lambda: fit(mdlm(), STREAM[:3], TrainingOptions(steps=1, length=LENGTH)),
+        "stream",
+    ),
+    "diverged": (
+        lambda: fit(broken(), STREAM, TrainingOptions(steps=1, length=LENGTH)),
+        "training",
+    ),
+    "moving average of 1": (
+        lambda: fit(mdlm(), STREAM, TrainingOptions(steps=1, length=LENGTH, ema=1.0)),
+        "ema",
+    ),
+    "cache too short": (
+        lambda: network(CausalTransformer).extend(
+            torch.zeros(1, 9, dtype=torch.long), network(CausalTransformer).new_caches(1)
+        ),
+        "length",
+    ),
+}
+
+
+def outcome(call):
+    """The argument and the message of the error that a call raises."""
+    try:
+        call()
+    except InputError as error:
+        return error.argument, str(error)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", "no error"
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: outcome(call) for name, (call, _) in TABLE.items()}))
