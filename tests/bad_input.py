@@ -54,6 +54,7 @@ TABLE = {
     "empty prompt": (lambda: sample(mdlm(), prompt=prompt([[]])), "prompt"),
     "prompt too long": (lambda: sample(mdlm(), prompt=prompt([[0] * 9])), "prompt"),
     "mask in the prompt": (lambda: sample(mdlm(), prompt=prompt([[0, MASK]])), "prompt"),
+    "id outside the vocabulary": (lambda: sample(mdlm(), prompt=prompt([[0, 77]])), "prompt"),
     "shapes of the prompt": (
         lambda: sample(mdlm(), prompt=prompt([[0, 1]], [[True]])),
         "prompt",

@@ -139,6 +139,7 @@ class Replayed:
 
     def __init__(self, run: Run):
         self.run, self.mask_id, self.length = run, run.mask_id, run["x_before"].shape[-1]
+        self.vocab_size = run["logits"].shape[-1]
 
     def predict(self, tokens, revealed, rows, positions, time=None, label=None):  # noqa: ARG002
         states = torch.where(revealed, tokens, self.mask_id)

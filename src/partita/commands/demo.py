@@ -29,7 +29,7 @@ BLOCK = 8
 FRAME_SECONDS = 0.1  # so that eyes can follow
 BLANK = "____"
 HIDDEN = "▒▒▒"
-EXAMPLE = "The value for the built-in ____ is determined when the interpreter starts."
+EXAMPLE = "The value for the built-in ____ is determined when the ____ starts."
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +43,12 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     result.add_argument("--seconds", type=float, default=60, help="training time (default: 60)")
-    result.add_argument("--seed", type=int, default=0, help="seed of every draw (default: 0)")
+    result.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of every draw (default: 0); a run also depends on the machine's speed",
+    )
     result.add_argument(
         "--infill",
         default=EXAMPLE,
@@ -176,7 +181,7 @@ def write(console: Console, method: MDLM, tokenizer: BPETokenizer, seed: int) ->
             inner="confidence",
             counts="linear",
             steps=BLOCK,
-            temperature=0.7,
+            temperature=0.3,
             seed=seed,
             callback=show,
         )

@@ -77,7 +77,7 @@ def nelbo(
     Tokens that are not `valid` are padding.
     """
     require_int(batch_size, "batch_size")
-    check_tokens(tokens, method.length, method.mask_id, method.network.config.vocab_size, valid)
+    check_tokens(tokens, method, valid)
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
     labels = as_labels(label, tokens.shape[0], tokens.device)
     count = int(valid.sum())

@@ -43,6 +43,10 @@ class AR(nn.Module):
         return self.start_id
 
     @property
+    def vocab_size(self) -> int:
+        return self.network.config.vocab_size
+
+    @property
     def length(self) -> int:
         """Longest sequence. The network reads the start token and all tokens but the last."""
         return self.network.config.length
@@ -66,7 +70,7 @@ class AR(nn.Module):
         label: Int64[Tensor, "B"] | None = None,
     ) -> Loss:
         """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn."""
-        check_tokens(tokens, self.length, self.start_id, self.network.config.vocab_size, valid)
+        check_tokens(tokens, self, valid)
         if valid is None:
             valid = torch.ones_like(tokens, dtype=torch.bool)
         else:

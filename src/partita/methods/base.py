@@ -36,47 +36,6 @@ class Loss:
         return self.per_token.sum(-1)
 
 
-def check_tokens(
-    tokens: Tensor, length: int, mask_id: int, ids: int, valid: Tensor | None = None
-) -> None:
-    """Refuse what no method can learn from or score: wrong shapes, wrong ids, masks in the data."""
-    require(isinstance(tokens, Tensor), "tokens", f"must be a tensor, got {type(tokens).__name__}")
-    require(tokens.ndim == 2, "tokens", f"must be [sequences, length], got {list(tokens.shape)}")
-    require(tokens.dtype == torch.int64, "tokens", f"must be int64, got {tokens.dtype}")
-    require(tokens.numel() > 0, "tokens", "is empty")
-    require(
-        tokens.shape[1] <= length,
-        "tokens",
-        f"sequences of {tokens.shape[1]} are longer than the model's {length}",
-        "cut them, or build a longer network",
-    )
-    if valid is not None:
-        require(
-            isinstance(valid, Tensor) and valid.dtype == torch.bool,
-            "valid",
-            "must be a tensor of booleans",
-        )
-        require(
-            valid.shape == tokens.shape,
-            "valid",
-            f"has shape {list(valid.shape)}, the tokens have {list(tokens.shape)}",
-        )
-    if tokens.is_cuda:  # looking at the values would wait for the GPU
-        return
-    real = tokens if valid is None else tokens[valid]
-    require(real.numel() > 0, "valid", "marks no token as real")
-    require(
-        int(real.min()) >= 0 and int(real.max()) < ids,
-        "tokens",
-        f"ids must lie in 0..{ids - 1}, got {int(real.min())}..{int(real.max())}",
-    )
-    require(
-        not bool((real == mask_id).any()),
-        "tokens",
-        f"hold the id {mask_id}, which is the model's own",
-    )
-
-
 @runtime_checkable
 class Model(Protocol):
     """What `sample` needs to know of any model."""
@@ -89,6 +48,11 @@ class Model(Protocol):
     @property
     def length(self) -> int:
         """Longest sequence."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of input ids, the mask's included."""
         ...
 
     @property
@@ -120,3 +84,51 @@ class Denoiser(Model, Protocol):
     ) -> Float[Tensor, "N V"]:
         """Log-probabilities of the tokens at the (row, position) pairs; the mask's is -inf."""
         ...
+
+
+def check_tokens(tokens: Tensor, model: Model, valid: Tensor | None = None) -> None:
+    """Refuse what no method can learn from or score: wrong shapes, wrong ids, masks in the data."""
+    require(isinstance(tokens, Tensor), "tokens", f"must be a tensor, got {type(tokens).__name__}")
+    require(tokens.ndim == 2, "tokens", f"must be [sequences, length], got {list(tokens.shape)}")
+    require(tokens.dtype == torch.int64, "tokens", f"must be int64, got {tokens.dtype}")
+    require(tokens.numel() > 0, "tokens", "is empty")
+    require(
+        tokens.shape[1] <= model.length,
+        "tokens",
+        f"sequences of {tokens.shape[1]} are longer than the model's {model.length}",
+        "cut them, or build a longer network",
+    )
+    if valid is not None:
+        require(
+            isinstance(valid, Tensor) and valid.dtype == torch.bool,
+            "valid",
+            "must be a tensor of booleans",
+        )
+        require(
+            valid.shape == tokens.shape,
+            "valid",
+            f"has shape {list(valid.shape)}, the tokens have {list(tokens.shape)}",
+        )
+    if tokens.is_cuda:  # looking at the values would wait for the GPU
+        return
+    real = tokens if valid is None else tokens[valid]
+    require(real.numel() > 0, "valid", "marks no token as real")
+    check_ids(real, model, "tokens")
+
+
+def check_ids(real: Tensor, model: Model, argument: str) -> None:
+    """Refuse ids that are no token of the model's: out of range, or the mask."""
+    if real.numel() == 0:
+        return
+    low, high = int(real.min()), int(real.max())
+    require(
+        low >= 0 and high < model.vocab_size,
+        argument,
+        f"ids must lie in 0..{model.vocab_size - 1}, got {low}..{high}",
+    )
+    require(
+        not bool((real == model.mask_id).any()),
+        argument,
+        f"holds the mask token ({model.mask_id}) as if it were a real one",
+        "mark it as unknown instead" if argument == "prompt" else "",
+    )

@@ -184,7 +184,7 @@ class MaskedMethod(nn.Module, ABC):
             "a causal network cannot see what follows a hidden token",
             "use Transformer, or the method AR",
         )
-        ids = self.network.config.vocab_size
+        ids = self.vocab_size
         require(
             isinstance(self.mask_id, int) and 0 <= self.mask_id < ids,
             "mask_id",
@@ -225,6 +225,10 @@ class MaskedMethod(nn.Module, ABC):
     @property
     def length(self) -> int:
         return self.network.config.length
+
+    @property
+    def vocab_size(self) -> int:
+        return self.network.config.vocab_size
 
     @property
     def timed(self) -> bool:
@@ -284,7 +288,7 @@ class MaskedMethod(nn.Module, ABC):
         processes share one low-discrepancy set of times. Tokens that are not `valid` (padding)
         are never hidden and never count.
         """
-        check_tokens(tokens, self.length, self.mask_id, self.network.config.vocab_size, valid)
+        check_tokens(tokens, self, valid)
         if valid is None:
             valid = torch.ones_like(tokens, dtype=torch.bool)
         else:

@@ -84,16 +84,3 @@ class Canvas:
         """Reveal tokens. What is revealed stays."""
         self.tokens[rows, positions] = tokens
         self.revealed[rows, positions] = True
-
-
-def check_prompt(prompt: Prompt, mask_id: int) -> None:
-    """Refuse a prompt that no sampler could keep."""
-    require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
-    tokens, known = prompt.tokens, prompt.known
-    require(tokens.numel() > 0, "prompt", "is empty", "leave it out to sample unconditionally")
-    require(
-        not bool((known & (tokens == mask_id)).any()),
-        "prompt",
-        f"a known position holds the mask token ({mask_id})",
-        "mark it as unknown instead",
-    )

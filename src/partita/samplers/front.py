@@ -12,10 +12,10 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from partita.errors import InputError, require, require_int
-from partita.methods.base import Model
+from partita.methods.base import Model, check_ids
 from partita.randomness import Noise
 from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
-from partita.samplers.canvas import Canvas, Prompt, check_prompt
+from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.categorical import Decoding
 
 DEFAULT_SAMPLER = {"masked": "ancestral", "causal": "autoregressive"}
@@ -119,7 +119,7 @@ def _canvas(
         _check_length(model, "length", length, slides)
         return Canvas.blank(count or 1, length, model.mask_id, _device(model))
     require(length is None, "length", "follows from the prompt", "give one of the two")
-    check_prompt(prompt, model.mask_id)
+    _check_prompt(prompt, model)
     _check_length(model, "prompt", prompt.tokens.shape[1], slides)
     rows = prompt.tokens.shape[0]
     require(
@@ -131,6 +131,14 @@ def _canvas(
     if rows == 1 and count is not None:
         prompt = Prompt(prompt.tokens.expand(count, -1), prompt.known.expand(count, -1))
     return Canvas.from_prompt(prompt, model.mask_id)
+
+
+def _check_prompt(prompt: Prompt, model: Model) -> None:
+    require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
+    require(
+        prompt.tokens.numel() > 0, "prompt", "is empty", "leave it out to sample unconditionally"
+    )
+    check_ids(prompt.tokens[prompt.known], model, "prompt")
 
 
 def _check_length(model: Model, argument: str, length: int, slides: bool) -> None:

@@ -48,6 +48,10 @@ class Guided:
         return self.model.length
 
     @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    @property
     def mask_id(self) -> int:
         return self.model.mask_id
 
