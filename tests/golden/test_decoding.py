@@ -135,7 +135,7 @@ class Replayed:
     A row's label is its number in the run.
     """
 
-    family, timed = "masked", False
+    family, timed, schedule = "masked", False, partita.make_schedule("linear")
 
     def __init__(self, run: Run):
         self.run, self.mask_id, self.length = run, run.mask_id, run["x_before"].shape[-1]

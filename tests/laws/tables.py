@@ -113,7 +113,10 @@ def chain_step(method, length: int, s: float, t: float, schedule) -> Tensor:
     """The transition matrix of one reverse step, over all states."""
     states = all_states(length)
     batch = torch.ones(len(states), dtype=torch.float64)
-    step = reverse(mean_prediction(method, states, t), states, s * batch, t * batch, schedule, MASK)
+    alpha = schedule.alpha(torch.tensor(t, dtype=torch.float64))
+    told = float(method.schedule.inverse(alpha))  # the time at which its own schedule is there
+    mean = mean_prediction(method, states, told)
+    step = reverse(mean, states, s * batch, t * batch, schedule, MASK)
     # Positions are independent given z_t: the probability of z_s is a product over positions.
     chosen = torch.stack([step[:, l][:, states[:, l]] for l in range(length)])  # noqa: E741
     return chosen.prod(0)

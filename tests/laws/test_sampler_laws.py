@@ -76,11 +76,19 @@ def test_ancestral(schedule, grid, steps):
     assert_law(sample(model, SAMPLES, sampler="ancestral", seed=steps, **options), law)
 
 
-def test_ancestral_of_a_model_that_reads_the_time():
-    model = table_md4(random_logits(2))
-    law = chain_law(model, 2, sampling_grid("uniform", 3), make_schedule("cosine"))
-    drawn = sample(model, SAMPLES, sampler="ancestral", schedule="cosine", steps=3, seed=2)
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "geometric"])
+def test_ancestral_of_a_model_that_reads_the_time(schedule):
+    """Under another schedule than its own, a model is told the time of its own that fits."""
+    model = table_md4(random_logits(2), drift=1.5, schedule="cosine")
+    law = chain_law(model, 2, sampling_grid("uniform", 3), make_schedule(schedule))
+    drawn = sample(model, SAMPLES, sampler="ancestral", schedule=schedule, steps=3, seed=2)
     assert_law(drawn, law)
+
+
+def test_the_default_schedule_is_the_model_s_own():
+    model = table_md4(random_logits(2), schedule="polynomial")
+    own = sample(model, 50, steps=3, schedule="polynomial", seed=1)
+    assert torch.equal(sample(model, 50, steps=3, seed=1), own)
 
 
 def test_chain_law_agrees_with_the_dynamic_programme():
@@ -102,7 +110,7 @@ def test_first_hitting():
 def test_first_hitting_is_the_limit_of_many_steps_when_the_model_reads_the_time(schedule):
     model = table_md4(random_logits(2), drift=1.5)
     law = chain_law(model, 2, sampling_grid("uniform", 800), make_schedule(schedule))
-    drawn = sample(model, SAMPLES, sampler="first-hitting", schedule=schedule, seed=3)
+    drawn = sample(model, SAMPLES, sampler="first-hitting", seed=3)
     assert_law(drawn, law)
 
 

@@ -22,7 +22,7 @@ from partita.networks import Transformer, TransformerConfig
 from partita.samplers import Prompt, Step, sample
 from partita.training import loop
 
-CHARACTERS = 12_000  # of text: little enough for a minute on two cores to leave an impression
+CHARACTERS = 8_000  # of text: little enough for a minute on two cores to leave an impression
 VOCABULARY = 1024
 LENGTH = 48
 BLOCK = 8

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from partita.errors import require
 from partita.registry import Registry
+from partita.schedules import Schedule
 
 METHODS: Registry[type] = Registry("method")
 
@@ -71,6 +72,11 @@ class Denoiser(Model, Protocol):
     @property
     def timed(self) -> bool:
         """Whether predictions depend on the time."""
+        ...
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that the model learned under."""
         ...
 
     def predict(

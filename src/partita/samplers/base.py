@@ -71,9 +71,14 @@ class Session(Generic[M]):
         canvas: Canvas,
         rows: Int64[Tensor, "N"],
         positions: Int64[Tensor, "N"],
-        time: Float[Tensor, "B"] | None = None,
+        visible: Float[Tensor, "B"],
     ) -> Float[Tensor, "N V"]:
-        """Log-probabilities at some positions. Sequences that nobody asks about are left out."""
+        """Log-probabilities at some positions. Sequences that nobody asks about are left out.
+
+        `visible` is the share alpha of tokens that the process has revealed by now. A model that
+        reads the time is told the time at which its own schedule has that alpha, whatever
+        schedule the sampler follows.
+        """
         active, row_of_active = torch.unique(rows, return_inverse=True)
         with torch.no_grad():
             return self.model.predict(
@@ -81,7 +86,7 @@ class Session(Generic[M]):
                 canvas.revealed[active],
                 row_of_active,
                 positions,
-                None if time is None or not self.model.timed else time[active],
+                self.model.schedule.inverse(visible[active]) if self.model.timed else None,
                 None if self.label is None else self.label[active],
             )
 

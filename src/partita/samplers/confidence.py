@@ -23,7 +23,6 @@ from partita.registry import Registry
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
 from partita.samplers.counts import reveal_counts
-from partita.schedules import Schedule, make_schedule
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 CONFIDENCES: Registry[Measure] = Registry("confidence")
@@ -87,12 +86,16 @@ def _candidates(
     session: Session[Denoiser],
     canvas: Canvas,
     step: int,
-    time: Tensor,
+    hidden: Tensor,
     measure: Measure,
 ) -> tuple[Tensor, Tensor]:
-    """A candidate and its confidence at every wanted hidden position, as [B, L] tensors."""
+    """A candidate and its confidence at every wanted hidden position, as [B, L] tensors.
+
+    `hidden` is how many positions of each row were hidden at the start.
+    """
     rows, positions = canvas.remaining.nonzero(as_tuple=True)
-    log_probs = session.ask(canvas, rows, positions, time)
+    visible = 1 - canvas.remaining.sum(-1).double() / hidden.clamp(min=1)
+    log_probs = session.ask(canvas, rows, positions, visible)
     drawn = session.draw(log_probs, step, rows, positions)
     tokens = canvas.tokens.index_put((rows, positions), drawn)
     scores = torch.zeros(canvas.tokens.shape, dtype=torch.float64, device=tokens.device)
@@ -112,12 +115,6 @@ def _commit(
     session.report(step, total, canvas, rows, positions)
 
 
-def _time(canvas: Canvas, hidden: Tensor, schedule: Schedule) -> Tensor:
-    """The time at which the share of positions still hidden is the expected one."""
-    share = canvas.remaining.sum(-1).double() / hidden.clamp(min=1)
-    return schedule.inverse_one_minus(share)
-
-
 def gumbel(session: Session[Denoiser], canvas: Canvas, step: int) -> Float64[Tensor, "B L"]:
     """Standard Gumbel noise for every position."""
     positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)[None]
@@ -135,7 +132,6 @@ def confidence(
     counts: str = "cosine",
     confidence: str = "probability",
     noise_temperature: float = 0.0,
-    schedule: str | Schedule = "linear",
 ) -> Int64[Tensor, "B L"]:
     """Reveal a planned number of positions per step, the most confident first.
 
@@ -147,15 +143,14 @@ def confidence(
         "noise_temperature",
         f"must not be negative, got {noise_temperature}",
     )
-    measure, clock = CONFIDENCES[confidence], make_schedule(schedule)
+    measure = CONFIDENCES[confidence]
     hidden = canvas.remaining.sum(-1)
     plan = reveal_counts(hidden, steps, counts)
     for step in range(steps):
         keep = torch.zeros_like(canvas.wanted)
         tokens = canvas.tokens
         if bool(plan[:, step].any()):
-            time = _time(canvas, hidden, clock)
-            tokens, scores = _candidates(session, canvas, step, time, measure)
+            tokens, scores = _candidates(session, canvas, step, hidden, measure)
             scores = _noised(session, canvas, scores, step, steps, confidence, noise_temperature)
             keep = most_confident(scores, canvas.remaining, plan[:, step])
         _commit(session, canvas, step, steps, keep, tokens)
@@ -188,15 +183,13 @@ def threshold(
     *,
     threshold: float = 0.9,
     confidence: str = "probability",
-    schedule: str | Schedule = "linear",
 ) -> Int64[Tensor, "B L"]:
     """Reveal every position that is sure enough, at least one per step, until none is hidden."""
-    measure, clock = CONFIDENCES[confidence], make_schedule(schedule)
+    measure = CONFIDENCES[confidence]
     hidden = canvas.remaining.sum(-1)
     step = 0
     while bool(canvas.remaining.any()):
-        time = _time(canvas, hidden, clock)
-        tokens, scores = _candidates(session, canvas, step, time, measure)
+        tokens, scores = _candidates(session, canvas, step, hidden, measure)
         keep = above_threshold(scores, canvas.remaining, threshold)
         _commit(session, canvas, step, None, keep, tokens)
         step += 1

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.errors import InputError, require
+from partita.schedules import Schedule
 
 if TYPE_CHECKING:
     from partita.methods.masked import MaskedMethod
@@ -58,6 +59,10 @@ class Guided:
     @property
     def timed(self) -> bool:
         return self.model.timed
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.model.schedule
 
     def predict(
         self,

@@ -37,10 +37,13 @@ def reveal_as_planned(
     session: Session[Denoiser],
     canvas: Canvas,
     plan: Int64[Tensor, "B L"],
-    times: Float64[Tensor, "B L"],
+    visible: Float64[Tensor, "B L"],
     steps: int,
 ) -> Int64[Tensor, "B L"]:
-    """Reveal every position at the step that the plan names; the network is told `times`."""
+    """Reveal every position at the step that the plan names.
+
+    `visible` is the share of revealed tokens, alpha, at which each position is asked for.
+    """
     rows, positions = (plan != NEVER).nonzero(as_tuple=True)
     order = plan[rows, positions].argsort(stable=True)
     rows, positions = rows[order], positions[order]
@@ -48,9 +51,9 @@ def reveal_as_planned(
     groups = zip(torch.split(rows, sizes), torch.split(positions, sizes), strict=True)
     for step, (step_rows, step_positions) in enumerate(groups):
         if step_rows.numel():
-            time = times.new_zeros(canvas.batch)
-            time[step_rows] = times[step_rows, step_positions]
-            log_probs = session.ask(canvas, step_rows, step_positions, time)
+            share = visible.new_zeros(canvas.batch)
+            share[step_rows] = visible[step_rows, step_positions]
+            log_probs = session.ask(canvas, step_rows, step_positions, share)
             # A position is decided once, so its token's noise is addressed by position alone:
             # runs with different numbers of steps then share their noise.
             tokens = session.draw(log_probs, 0, step_rows, step_positions)
@@ -71,30 +74,29 @@ def ancestral(
     canvas: Canvas,
     *,
     steps: int = 128,
-    schedule: str | Schedule = "linear",
+    schedule: str | Schedule | None = None,
     grid: str = "uniform",
 ) -> Int64[Tensor, "B L"]:
-    """The reverse process on a grid of times."""
-    times = sampling_grid(grid, steps).to(canvas.tokens.device)
-    # alpha rises along the grid: 0 at its first time, 1 at its last. A jump at alpha(tau) = u
-    # falls into the step whose interval [alpha(t_i), alpha(t_{i+1})) holds u.
-    visible = make_schedule(schedule).alpha(times)
+    """The reverse process on a grid, under the model's own schedule unless another is given."""
+    chosen = session.model.schedule if schedule is None else make_schedule(schedule)
+    # alpha rises along the grid. A jump at alpha(tau) = u falls into the step whose interval
+    # [alpha(t_i), alpha(t_{i+1})) holds u; what a truncated schedule leaves out, into the ends.
+    visible = chosen.alpha(sampling_grid(grid, steps).to(canvas.tokens.device))
     u = visible_fraction_at_jump(session, canvas)
     step = torch.searchsorted(visible, u, right=True).clamp(1, steps) - 1
     plan = torch.where(canvas.remaining, step, NEVER)
-    return reveal_as_planned(session, canvas, plan, times[step], steps)
+    return reveal_as_planned(session, canvas, plan, visible[step], steps)
 
 
 @sampler("first-hitting", family="masked")
-def first_hitting(
-    session: Session[Denoiser], canvas: Canvas, *, schedule: str | Schedule = "linear"
-) -> Int64[Tensor, "B L"]:
-    """The reverse process in continuous time: one position per network call."""
+def first_hitting(session: Session[Denoiser], canvas: Canvas) -> Int64[Tensor, "B L"]:
+    """The reverse process in continuous time: one position per network call.
+
+    alpha at a jump is uniform under every schedule, so no schedule matters.
+    """
     u = visible_fraction_at_jump(session, canvas)
     plan = _ranks(u, canvas)
-    return reveal_as_planned(
-        session, canvas, plan, make_schedule(schedule).inverse(u), int(plan.max()) + 1
-    )
+    return reveal_as_planned(session, canvas, plan, u, int(plan.max()) + 1)
 
 
 @sampler("ordered", family="masked")
@@ -116,10 +118,8 @@ def ordered(
     ends = even_counts(hidden, steps).cumsum(-1)
     step = torch.searchsorted(ends, ranks.clamp(min=0), right=True).clamp(max=steps - 1)
     plan = torch.where(canvas.remaining, step, NEVER)
-    # Under the linear schedule the share of positions still hidden is the time.
-    starts = (ends - even_counts(hidden, steps)).double()
-    times = 1 - starts / hidden.clamp(min=1)[:, None]
-    return reveal_as_planned(session, canvas, plan, times.gather(1, step), steps)
+    visible = (ends - even_counts(hidden, steps)).double() / hidden.clamp(min=1)[:, None]
+    return reveal_as_planned(session, canvas, plan, visible.gather(1, step), steps)
 
 
 def _ranks(keys: Tensor, canvas: Canvas) -> Tensor:
