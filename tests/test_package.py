@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import json
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -91,6 +94,25 @@ def code_blocks(language):
 @pytest.mark.parametrize("program", list(code_blocks("python")))
 def test_python_examples_run(program):
     result = python(program)
+    assert result.returncode == 0, result.stderr
+
+
+def shell_commands():
+    for page in PAGES:
+        for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            yield from (line for line in block.splitlines() if line.startswith("partita "))
+
+
+@pytest.mark.parametrize("command", list(shell_commands()))
+def test_commands_in_the_documentation_run(command, tmp_path):
+    """As written, on small files under the names that the documentation uses."""
+    (tmp_path / "notes.txt").write_text("\n\n".join(f"note {n} is short" for n in range(50)))
+    rows = "\n".join(json.dumps({"body": f"row {n}"}) for n in range(50))
+    (tmp_path / "dump.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    words = [sys.executable, "-m", *shlex.split(command)]
+    result = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert result.returncode == 0, result.stderr
 
 

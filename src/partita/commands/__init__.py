@@ -12,6 +12,7 @@ from partita.errors import InputError
 # verb: what it does. The verb's module has `parser()` and `run(options)`.
 VERBS = {
     "demo": "train a small model for a minute and watch it fill in text",
+    "prepare": "turn text files into tokens on disk",
 }
 USAGE_ERROR = 2
 

@@ -1,1 +1,1 @@
-"""Data: text and tokenizers."""
+"""Data: documents from files, tokenizers, tokens on disk."""

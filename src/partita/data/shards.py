@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,9 +72,9 @@ class ShardWriter:
         self._stream.close()
         self.checksums[self._name] = self._hash.hexdigest()
 
-    def write(self, ids: Iterable[int]) -> None:
+    def write(self, ids: NDArray[Any] | list[int]) -> None:
         """Append tokens to the open document."""
-        array = np.fromiter(ids, dtype=self.dtype)
+        array = np.asarray(ids, dtype=self.dtype)
         while array.size:
             room = self.shard - self._filled
             if room == 0:

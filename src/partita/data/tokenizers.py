@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from partita.errors import require, require_int
+from partita.errors import InputError, require, require_int
+
+TEXT8_ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """What the rest of the library needs of a tokenizer."""
 
@@ -23,8 +28,16 @@ class Tokenizer(Protocol):
         """Text to ids."""
         ...
 
+    def encode_array(self, text: str) -> NDArray[Any]:
+        """The same as an array, for large texts."""
+        ...
+
     def decode(self, ids: Iterable[int]) -> str:
         """Ids to text; ids that are no token are left out."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that makes this tokenizer what it is, as JSON (see `from_description`)."""
         ...
 
 
@@ -36,12 +49,62 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def encode_array(self, text: str) -> NDArray[Any]:
+        return np.frombuffer(text.encode(), dtype=np.uint8)
+
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(i for i in ids if i < 256).decode(errors="replace")
 
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "bytes"}
+
+
+class CharacterTokenizer:
+    """One id per character of an alphabet. Text8's is a-z (0..25) and the space (26)."""
+
+    def __init__(self, alphabet: str = TEXT8_ALPHABET) -> None:
+        require(len(alphabet) > 0, "alphabet", "is empty")
+        require(len(set(alphabet)) == len(alphabet), "alphabet", "holds a character twice")
+        self.alphabet = alphabet
+        points = np.array([ord(character) for character in alphabet])
+        self._table = np.full(int(points.max()) + 2, -1, dtype=np.int64)  # the last: unknown
+        self._table[points] = np.arange(len(alphabet))
+
+    @staticmethod
+    def train(texts: str | Iterable[str]) -> CharacterTokenizer:
+        """The characters that occur in some texts."""
+        return CharacterTokenizer("".join(sorted(set().union(*texts))))
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.alphabet)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.encode_array(text).tolist()
+        return ids
+
+    def encode_array(self, text: str) -> NDArray[Any]:
+        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        ids = self._table[np.minimum(points, len(self._table) - 1)]
+        if ids.size and ids.min() < 0:
+            unknown = text[int(np.argmin(ids))]
+            raise InputError(
+                "text", f"the character {unknown!r} is not in the alphabet", "use bytes or bpe"
+            )
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return "".join(self.alphabet[i] for i in ids if i < self.vocab_size)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "characters", "alphabet": self.alphabet}
+
 
 class BPETokenizer:
-    """Byte-level byte-pair encoding, trained on the spot; every text survives the round trip."""
+    """Byte-level byte-pair encoding, trained on the spot; every text survives the round trip.
+
+    Any other tokenizer of the `tokenizers` library works here too, without that promise.
+    """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         require(
@@ -75,5 +138,23 @@ class BPETokenizer:
     def encode(self, text: str) -> list[int]:
         return self.backend.encode(text).ids
 
+    def encode_array(self, text: str) -> NDArray[Any]:
+        return np.asarray(self.encode(text), dtype=np.int64)
+
     def decode(self, ids: Iterable[int]) -> str:
         return self.backend.decode([i for i in ids if i < self.vocab_size])
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "tokenizers", "json": self.backend.to_str()}
+
+
+def from_description(description: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that `describe` described."""
+    kind = description.get("kind")
+    if kind == "bytes":
+        return ByteTokenizer()
+    if kind == "characters":
+        return CharacterTokenizer(description["alphabet"])
+    if kind == "tokenizers":
+        return BPETokenizer(tokenizers.Tokenizer.from_str(description["json"]))
+    raise InputError("tokenizer", f"unknown kind {kind!r}", "known: bytes, characters, tokenizers")

@@ -1,0 +1,155 @@
+"""Preparation: the right tokens, from the cache only when nothing changed, all or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from partita.commands import main
+from partita.data.documents import Corpus
+from partita.data.prepare import Prepared, PrepareOptions, cache_key, prepare
+from partita.data.tokenizers import (
+    BPETokenizer,
+    ByteTokenizer,
+    CharacterTokenizer,
+    from_description,
+)
+from partita.errors import InputError
+
+DOCUMENTS = [f"document number {n}, which says nothing new" for n in range(200)]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n\n".join(DOCUMENTS))
+    return Corpus(path)
+
+
+def documents(part, tokenizer):
+    start, result = 0, []
+    for end in part.ends.tolist():
+        result.append(tokenizer.decode(part.read(start, end).tolist()))
+        start = end
+    return result
+
+
+@pytest.mark.parametrize("name", ["bytes", "characters", "bpe"])
+def test_every_document_is_whole_and_on_one_side(tmp_path, corpus, name):
+    prepared = prepare(corpus, tmp_path / "cache", PrepareOptions(name, vocab_size=300, valid=0.2))
+    train = documents(prepared.train, prepared.tokenizer)
+    valid = documents(prepared.valid, prepared.tokenizer)
+    assert sorted(train + valid) == sorted(text + "\n\n" for text in DOCUMENTS)
+    share = len(prepared.valid) / (len(prepared.train) + len(prepared.valid))
+    assert share == pytest.approx(0.2, abs=0.01)
+    assert len(prepared.train) + len(prepared.valid) == sum(
+        len(prepared.tokenizer.encode(text + "\n\n")) for text in DOCUMENTS
+    )
+
+
+def test_the_cache_serves_what_did_not_change(tmp_path, corpus):
+    cache = tmp_path / "cache"
+    first = prepare(corpus, cache)
+    again = prepare(corpus, cache)
+    assert (first.fresh, again.fresh) == (True, False)
+    assert first.folder == again.folder
+    assert [path.name for path in cache.iterdir()] == [first.folder.name]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer": "characters"},
+        {"tokenizer": "bpe"},
+        {"valid": 0.1},
+        {"vocab_size": 512},
+    ],
+)
+def test_every_option_changes_the_key(corpus, change):
+    options = PrepareOptions()
+    assert cache_key(corpus, options) != cache_key(corpus, replace(options, **change))
+
+
+def test_contents_and_names_change_the_key(tmp_path, corpus):
+    before = cache_key(corpus, PrepareOptions())
+    corpus.path.write_text(corpus.path.read_text().replace("new", "old"))
+    assert cache_key(corpus, PrepareOptions()) != before
+    assert cache_key(replace(corpus, documents="line"), PrepareOptions()) != before
+    saved = tmp_path / "tokenizer.json"
+    BPETokenizer.train("some text", 260).backend.save(str(saved))
+    keys = {cache_key(corpus, PrepareOptions(str(saved)))}
+    BPETokenizer.train("another text", 261).backend.save(str(saved))
+    keys.add(cache_key(corpus, PrepareOptions(str(saved))))
+    assert len(keys) == 2
+
+
+def test_an_interrupted_preparation_leaves_nothing(tmp_path, corpus):
+    def interrupt(_read):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus, tmp_path / "cache", progress=interrupt)
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert prepare(corpus, tmp_path / "cache").fresh
+
+
+def test_text8_is_one_document_of_27_symbols(tmp_path):
+    path = tmp_path / "text8"
+    path.write_text("anarchism originated as a term")
+    prepared = prepare(
+        Corpus(path, documents="file"), tmp_path / "cache", PrepareOptions("text8", valid=0)
+    )
+    assert prepared.tokenizer.vocab_size == 27
+    tokens = prepared.train.read(0, len(prepared.train)).tolist()
+    assert tokens[:3] == [0, 13, 0]
+    assert tokens[9] == 26
+    assert prepared.tokenizer.decode(tokens) == path.read_text()
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [ByteTokenizer(), CharacterTokenizer("abc "), BPETokenizer.train("abcabc", 260)]
+)
+def test_a_tokenizer_survives_its_description(tokenizer):
+    again = from_description(tokenizer.describe())
+    assert again.encode("abc cab") == tokenizer.encode("abc cab")
+    assert again.encode_array("abc cab").tolist() == tokenizer.encode("abc cab")
+    assert again.vocab_size == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda path: prepare(Corpus(path), path.parent, PrepareOptions("gpt9")), "tokenizer"),
+        (lambda path: prepare(Corpus(path), path.parent, PrepareOptions(str(path))), "tokenizer"),
+        (lambda path: prepare(Corpus(path), path.parent, PrepareOptions("text8")), "text"),
+        (lambda _: PrepareOptions(valid=1.0), "valid"),
+        (lambda _: PrepareOptions(vocab_size=3), "vocab_size"),
+        (lambda path: Prepared.open(path.parent), "folder"),
+        (lambda _: CharacterTokenizer("aa"), "alphabet"),
+        (lambda _: from_description({"kind": "runes"}), "tokenizer"),
+    ],
+)
+def test_bad_input_leaves_nothing_behind(tmp_path, call, argument):
+    path = tmp_path / "a.txt"
+    path.write_text("Some text, with A CAPITAL.")
+    with pytest.raises(InputError) as caught:
+        call(path)
+    assert caught.value.argument == argument
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_an_empty_file_holds_no_text(tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n")
+    with pytest.raises(InputError, match="holds no text"):
+        prepare(Corpus(tmp_path / "a.txt"), tmp_path / "cache")
+
+
+def test_the_verb(tmp_path, corpus, capsys):
+    words = ["prepare", str(corpus.path), "--out", str(tmp_path / "cache"), "--valid", "0.2"]
+    assert main(words) == 0
+    assert "tokens for training" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "Nothing changed" in capsys.readouterr().out
+    assert main(["prepare", str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
