@@ -82,28 +82,34 @@ def test_wheel_is_complete(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-def code_blocks(language):
+def fenced(page, language):
+    """The bodies of a page's fenced blocks of one language ("" for plain ones)."""
+    pattern = r"^```(\w*)\n(.*?)^```$"  # consumed pair by pair, so a closing fence opens nothing
+    found = re.findall(pattern, page.read_text(), re.MULTILINE | re.DOTALL)
+    return [body for name, body in found if name == language]
+
+
+def programs():
     for page in PAGES:
-        pattern = rf"^```{language}\n(.*?)^```"
-        blocks = re.findall(pattern, page.read_text(), re.MULTILINE | re.DOTALL)
         # The blocks of a page are one program: later ones use names of earlier ones.
-        if blocks:
+        if blocks := fenced(page, "python"):
             yield pytest.param("\n".join(blocks), id=page.name)
 
 
-@pytest.mark.parametrize("program", list(code_blocks("python")))
+@pytest.mark.parametrize("program", list(programs()))
 def test_python_examples_run(program):
     result = python(program)
     assert result.returncode == 0, result.stderr
 
 
 def shell_commands():
-    for page in PAGES:
-        for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-            yield from (line for line in block.splitlines() if line.startswith("partita "))
+    lines = [line for page in PAGES for block in fenced(page, "") for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("partita ")]
+    assert commands
+    return commands
 
 
-@pytest.mark.parametrize("command", list(shell_commands()))
+@pytest.mark.parametrize("command", shell_commands())
 def test_commands_in_the_documentation_run(command, tmp_path):
     """As written, on small files under the names that the documentation uses."""
     (tmp_path / "notes.txt").write_text("\n\n".join(f"note {n} is short" for n in range(50)))
