@@ -101,7 +101,7 @@ def test_json_lines(tmp_path):
 )
 def test_chunks_do_not_matter(parts, size, kind):
     """The same documents whatever the size of the chunks that are read."""
-    text, separator = "".join(parts), documents._SEPARATORS[kind]
+    text, separator = "".join(parts), documents.SEPARATORS[kind]
 
     def whole(chunks, limit):
         original, documents.PIECE = documents.PIECE, limit

@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from partita.errors import InputError, require
 
 PIECE = 1 << 20  # characters: what is held in memory at a time
 _COMPRESSED = {".xz": "xz", ".gz": "gz", ".zst": "zst"}
-_SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": None}
+SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": ""}
+"""What stands between documents of plain text, by what counts as one."""
 
 
 class Piece(NamedTuple):
@@ -44,10 +46,10 @@ class Corpus:
 
     def __post_init__(self) -> None:
         require(
-            self.documents in _SEPARATORS,
+            self.documents in SEPARATORS,
             "documents",
             f"unknown name {self.documents!r}",
-            f"known: {', '.join(_SEPARATORS)}",
+            f"known: {', '.join(SEPARATORS)}",
         )
         require(self.path.exists(), "path", f"{self.path} does not exist")
 
@@ -72,7 +74,7 @@ class Corpus:
             elif kind == ".parquet":
                 yield from _whole(_parquet_rows(path, self.field))
             else:
-                yield from _split(_text(path), _SEPARATORS[self.documents])
+                yield from _split(_text(path), SEPARATORS[self.documents])
 
 
 def _kind(path: Path) -> str:
@@ -83,6 +85,17 @@ def _kind(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
+def _package(name: str, path: Path, extra: str) -> ModuleType:
+    """An optional package, or a word on how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.split(".")[0]
+        raise InputError(
+            "path", f"{path} needs the package {package}", f"pip install 'partita[{extra}]'"
+        ) from error
+
+
 def _open(path: Path) -> BufferedIOBase:
     compression = _COMPRESSED.get(path.suffix.lower())
     if compression == "xz":
@@ -90,12 +103,7 @@ def _open(path: Path) -> BufferedIOBase:
     if compression == "gz":
         return gzip.open(path)
     if compression == "zst":
-        try:
-            zstandard: Any = importlib.import_module("zstandard")
-        except ModuleNotFoundError as error:
-            raise InputError(
-                "path", f"{path} needs the package zstandard", "pip install 'partita[zst]'"
-            ) from error
+        zstandard = _package("zstandard", path, "zst")
         return BufferedReader(zstandard.open(path, "rb"))
     return path.open("rb")
 
@@ -119,12 +127,12 @@ def _text(path: Path) -> Iterator[str]:
         raise InputError("path", f"{path} is damaged or not what its name says: {error}") from error
 
 
-def _split(chunks: Iterator[str], separator: str | None) -> Iterator[Piece]:
+def _split(chunks: Iterator[str], separator: str) -> Iterator[Piece]:
     """Chunks cut at a separator. A document longer than a chunk comes in several pieces.
 
     Newlines around a document are not part of it, except when the document is the whole file.
     """
-    if separator is None:
+    if not separator:
         inside = False
         for chunk in filter(None, chunks):
             yield Piece(chunk, ends=False)
@@ -181,12 +189,7 @@ def _json_text(line: str, path: Path, number: int, field: str) -> Iterator[str]:
 
 
 def _parquet_rows(path: Path, field: str) -> Iterator[str]:
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "path", f"{path} needs the package pyarrow", "pip install 'partita[parquet]'"
-        ) from error
+    parquet = _package("pyarrow.parquet", path, "parquet")
     file = parquet.ParquetFile(path)
     names = file.schema_arrow.names
     require(field in names, "field", f"{path} has no column {field!r}", f"it has: {names}")

@@ -23,7 +23,7 @@ from typing import Any
 import tokenizers
 
 from partita.data import shards
-from partita.data.documents import Corpus
+from partita.data.documents import SEPARATORS, Corpus
 from partita.data.shards import Shards, ShardWriter
 from partita.data.tokenizers import (
     BPETokenizer,
@@ -36,7 +36,6 @@ from partita.errors import InputError, require, require_int
 
 TOKENIZER = "tokenizer.json"
 SAMPLE = 50_000_000  # characters that a tokenizer is trained on at most
-_SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": ""}
 
 
 @dataclass(frozen=True)
@@ -127,9 +126,7 @@ def make_tokenizer(corpus: Corpus, options: PrepareOptions) -> Tokenizer:
         return CharacterTokenizer()
     if name == "characters":
         everything = (piece.text for piece in corpus.pieces())
-        return CharacterTokenizer.train(
-            [_SEPARATORS[corpus.documents], *map(_distinct, everything)]
-        )
+        return CharacterTokenizer.train([SEPARATORS[corpus.documents], *map(_distinct, everything)])
     if name == "bpe":
         return BPETokenizer.train(_sample(corpus), options.vocab_size)
     path = Path(name)
@@ -168,7 +165,7 @@ def _write(
 ) -> None:
     """Tokenise document by document into two writers."""
     facts: dict[str, Any] = {"path": str(corpus.path), **vars(options)}
-    end = tokenizer.encode_array(_SEPARATORS[corpus.documents])
+    end = tokenizer.encode_array(SEPARATORS[corpus.documents])
     characters, begins = 0, True
     with (
         ShardWriter(folder / "train", tokenizer.vocab_size, facts) as train,

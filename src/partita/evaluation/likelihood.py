@@ -15,7 +15,8 @@ from partita.errors import require, require_int
 from partita.methods.ar import AR
 from partita.methods.base import Denoiser, Loss, check_tokens
 from partita.methods.corruption import Law, make_law
-from partita.methods.masked import MaskedMethod, prior_nats, reconstruction_nats
+from partita.methods.masked import prior_nats, reconstruction_nats
+from partita.methods.masked_method import MaskedMethod
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
 from partita.schedules import Schedule

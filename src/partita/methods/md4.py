@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partita.methods.base import METHODS
-from partita.methods.masked import MaskedMethod
+from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import subs
 
 

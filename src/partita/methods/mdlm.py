@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partita.methods.base import METHODS
-from partita.methods.masked import MaskedMethod
+from partita.methods.masked_method import MaskedMethod
 
 
 def subs(logits: Float[Tensor, "*n C"], mask_id: int) -> Float[Tensor, "*n C"]:

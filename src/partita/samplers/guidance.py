@@ -13,7 +13,7 @@ from partita.errors import InputError, require
 from partita.schedules import Schedule
 
 if TYPE_CHECKING:
-    from partita.methods.masked import MaskedMethod
+    from partita.methods.masked_method import MaskedMethod
 
 
 def guide(

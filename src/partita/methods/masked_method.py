@@ -1,0 +1,192 @@
+"""What MDLM, MD4 and their relatives have in common as methods: a network, a law, a loss.
+
+The process itself is in `masked.py`, the laws by which training hides tokens in `corruption.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from partita.errors import InputError, require
+from partita.methods.base import Loss, check_tokens
+from partita.methods.corruption import Continuous, Corruption, Law, Subset, make_law
+from partita.methods.masked import weighted_cross_entropy
+from partita.networks.base import Network, Queries
+from partita.randomness import Noise
+from partita.schedules import Schedule, make_schedule
+
+TIME_SCALE = 1000.0  # the sinusoids that embed a time resolve steps of about 1, so t is stretched
+
+
+class MaskedMethod(nn.Module, ABC):
+    """A network that predicts hidden tokens, with the law by which training hides them.
+
+    A subclass states its parameterisation (how logits become the prediction x_theta) and the
+    choices that its paper makes.
+    """
+
+    family: str = "masked"
+    default_schedule: ClassVar[str]
+    default_law: ClassVar[str]
+    default_conditioning: ClassVar[str]
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        mask_id: int | None = None,
+        schedule: str | Schedule | None = None,
+        law: str | Law | None = None,
+        conditioning: str | None = None,
+        **law_options: Any,
+    ) -> None:
+        """The mask is the last input id unless told otherwise; the rest defaults to the paper's.
+
+        `conditioning` says what the network is told: "none", the "time" t, or "sigma", -log alpha.
+        `law_options` go to the law, for example `law="discrete", steps=64`.
+        """
+        super().__init__()
+        require(isinstance(network, Network), "network", f"{type(network).__name__} is no network")
+        self.network = network
+        self.mask_id = network.config.vocab_size - 1 if mask_id is None else mask_id
+        self.schedule = make_schedule(schedule or self.default_schedule)
+        self.law = make_law(law or self.default_law, self.schedule, **law_options)
+        self.conditioning = conditioning or self.default_conditioning
+        self._check_conditioning()
+        self._check_network()
+
+    def _check_network(self) -> None:
+        require(
+            not getattr(self.network, "causal", False),
+            "network",
+            "a causal network cannot see what follows a hidden token",
+            "use Transformer, or the method AR",
+        )
+        ids = self.vocab_size
+        require(
+            isinstance(self.mask_id, int) and 0 <= self.mask_id < ids,
+            "mask_id",
+            f"must be one of the network's input ids 0..{ids - 1}, got {self.mask_id!r}",
+        )
+        require(
+            not self.timed or self.network.config.time,
+            "conditioning",
+            f"is {self.conditioning!r}, but the network is not told the time",
+            "build it with TransformerConfig(time=True), or pass conditioning='none'",
+        )
+
+    def check_law(self, law: Law) -> None:
+        """A network that reads the time needs a law that has one."""
+        require(
+            not self.timed or law.timed,
+            "law",
+            f"{type(law).__name__} hides tokens without a time, but the network reads one",
+            "use conditioning='none' or a law with a time, such as 'continuous'",
+        )
+
+    def _check_conditioning(self) -> None:
+        require(
+            self.conditioning in ("none", "time", "sigma"),
+            "conditioning",
+            f"unknown name {self.conditioning!r}",
+            "known: none, sigma, time",
+        )
+        self.check_law(self.law)
+        end = float(self.schedule.alpha(torch.ones((), dtype=torch.float64)))
+        require(
+            self.conditioning != "sigma" or end > 0,
+            "conditioning",
+            "sigma = -log alpha is infinite at t = 1 under this schedule",
+            "use conditioning='time', or a reference schedule such as 'mdlm:loglinear'",
+        )
+
+    @property
+    def length(self) -> int:
+        return self.network.config.length
+
+    @property
+    def vocab_size(self) -> int:
+        return self.network.config.vocab_size
+
+    @property
+    def timed(self) -> bool:
+        return self.conditioning != "none"
+
+    @property
+    def bound_law(self) -> Law:
+        """A law whose weights are those of a bound: the method's own if it is one."""
+        if self.law.bound:
+            return self.law
+        return Continuous(self.schedule) if self.timed else Subset()
+
+    @abstractmethod
+    def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
+        """The parameterisation: log x_theta, with no mass on the mask."""
+
+    def predict(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        revealed: Bool[Tensor, "B L"],
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+        time: Float[Tensor, "B"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "N V"]:
+        """log x_theta at the queried positions, where the network sees the mask."""
+        z = torch.where(revealed, tokens, self.mask_id)
+        logits = self.network(
+            z, queries=Queries(rows, positions), scalar=self._scalar(time), label=label
+        )
+        return self.log_probabilities(logits)
+
+    def _scalar(self, time: Tensor | None) -> Tensor | None:
+        """What the network is told of the time."""
+        if not self.timed:
+            return None
+        if time is None:
+            raise InputError("time", "this network is conditioned on the time, and none was given")
+        if self.conditioning == "time":
+            return (TIME_SCALE * time).float()
+        return -torch.log(self.schedule.alpha(time)).float()
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        law: Law | None = None,
+    ) -> Loss:
+        """Hide tokens by the law, predict them, weigh the cross-entropy.
+
+        `noise.samples` numbers the rows within a global batch of `batch` rows, so that several
+        processes share one low-discrepancy set of times. Tokens that are not `valid` (padding)
+        are never hidden and never count.
+        """
+        check_tokens(tokens, self, valid)
+        if valid is None:
+            valid = torch.ones_like(tokens, dtype=torch.bool)
+        else:
+            tokens = torch.where(valid, tokens, self.mask_id)  # padding may hold anything
+        drawn = (law or self.law).draw(valid, noise, step, batch or tokens.shape[0])
+        return self.loss_under(tokens, drawn, valid, label)
+
+    def loss_under(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        corruption: Corruption,
+        valid: Bool[Tensor, "B L"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Loss:
+        """The loss for tokens that are already hidden."""
+        queries = Queries(*corruption.masked.nonzero(as_tuple=True))
+        log_probs = self.predict(tokens, ~corruption.masked, *queries, corruption.times, label)
+        return weighted_cross_entropy(log_probs, queries, tokens, corruption.weights, valid)
