@@ -16,13 +16,18 @@ from partita.evaluation.likelihood import exact_log_likelihood, nelbo
 from partita.hub.reference import dit_config, rename_dit
 from partita.methods import AR, MD4, MDLM
 from partita.methods.corruption import Rate
+from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
+from partita.networks.transformer import TransformerOptions
 from partita.randomness import Noise
 from partita.samplers import Guided, Prompt, sample
+from partita.samplers.options import SamplingOptions
 from partita.schedules import make_schedule
-from partita.training.loop import TrainingOptions, fit
+from partita.training.loop import fit
+from partita.training.options import RunOptions, TrainingOptions
 
 LENGTH, VOCAB = 8, 5
+TINY = TransformerOptions(length=LENGTH, width=8, depth=1, heads=2)
 MASK = VOCAB
 
 
@@ -166,7 +171,10 @@ TABLE = {
         lambda: fit(mdlm(), STREAM, TrainingOptions(steps=1, length=9)),
         "tokens",
     ),
-    "warm-up of more than the run": (lambda: TrainingOptions(steps=1, warmup=2.0), "warmup"),
+    "warm-up of more than the run": (
+        lambda: TrainingOptions(steps=1, warmup=2.0),
+        "training.warmup",
+    ),
     "vocabulary of one": (lambda: network(vocab_size=1), "network.vocab_size"),
     "more outputs than inputs": (lambda: network(output_size=99), "network.output_size"),
     "negative classes": (lambda: network(classes=-1), "network.classes"),
@@ -205,9 +213,50 @@ TABLE = {
     ),
     "foreign state dict": (lambda: rename_dit({"lm_head.weight": TEXT}), "state dict"),
     "not a DIT": (lambda: dit_config({}, heads=2, length=8), "state dict"),
-    "steps and seconds": (lambda: TrainingOptions(steps=1, seconds=1.0), "steps, seconds"),
-    "neither steps nor seconds": (lambda: TrainingOptions(), "steps, seconds"),
-    "no batch": (lambda: TrainingOptions(steps=1, batch_size=0), "batch_size"),
+    "steps and seconds": (
+        lambda: TrainingOptions(steps=1, seconds=1.0),
+        "training.steps, training.seconds",
+    ),
+    "no batch": (lambda: TrainingOptions(steps=1, batch_size=0), "training.batch_size"),
+    "endless run": (lambda: TrainingOptions(seconds=float("inf")), "training.seconds"),
+    "learning rate NaN": (
+        lambda: TrainingOptions(learning_rate=float("nan")),
+        "training.learning_rate",
+    ),
+    "unknown optimiser": (lambda: TrainingOptions(optimiser="sgd"), "training.optimiser"),
+    "seed beyond 64 bits": (lambda: TrainingOptions(seed=2**64), "training.seed"),
+    "no checkpoints kept": (lambda: RunOptions(keep=0), "run.keep"),
+    "unknown sampler of a recipe": (lambda: SamplingOptions("gibbs"), "sampling.sampler"),
+    "top_k 0 of a recipe": (lambda: SamplingOptions(top_k=0), "sampling.top_k"),
+    "a count among a sampler's options": (
+        lambda: SamplingOptions(options={"count": 3}),
+        "sampling.options.count",
+    ),
+    "unknown method of a recipe": (lambda: MethodOptions("mdml"), "method.name"),
+    "unknown law of a recipe": (lambda: MethodOptions(law="cubic"), "method.law"),
+    "law option of a recipe": (
+        lambda: MethodOptions(law="discrete", law_options={"steps": 0}).build(TINY, VOCAB),
+        "method.law_options.steps",
+    ),
+    "unknown schedule of a recipe": (
+        lambda: MethodOptions(schedule="square").build(TINY, VOCAB),
+        "method.schedule",
+    ),
+    "MLP without channels": (lambda: network(mlp_ratio=0.0), "network.mlp_ratio"),
+    "negative rotary base": (lambda: network(rotary_base=-1.0), "network.rotary_base"),
+    "unknown MLP": (lambda: network(mlp="x"), "network.mlp"),
+    "more blocks than can be made": (lambda: network(depth=10**9), "network.depth"),
+    "steps beyond all measure": (lambda: sample(mdlm(), steps=10**30), "steps"),
+    "count beyond all measure": (lambda: sample(mdlm(), 10**30), "count"),
+    "counts by number": (lambda: sample(mdlm(), sampler="confidence", counts=3), "counts"),
+    "grid in a list": (lambda: sample(mdlm(), grid=["uniform"]), "grid"),
+    "top_p in words": (lambda: sample(mdlm(), top_p="most"), "top_p"),
+    "threshold in words": (lambda: sample(mdlm(), sampler="threshold", threshold="x"), "threshold"),
+    "noise in words": (
+        lambda: sample(mdlm(), sampler="confidence", noise_temperature="x"),
+        "noise_temperature",
+    ),
+    "order of words": (lambda: sample(mdlm(), sampler="ordered", order=["a", "b"]), "order"),
     "text too short": (
         lambda: fit(mdlm(), STREAM[:3], TrainingOptions(steps=1, length=LENGTH)),
         "stream",
@@ -218,7 +267,7 @@ TABLE = {
     ),
     "moving average of 1": (
         lambda: fit(mdlm(), STREAM, TrainingOptions(steps=1, length=LENGTH, ema=1.0)),
-        "ema",
+        "training.ema",
     ),
     "cache too short": (
         lambda: network(CausalTransformer).extend(

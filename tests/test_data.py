@@ -1,15 +1,25 @@
-"""Tokenizers and the text that every machine has."""
+"""Tokenizers, whatever their files hold, and the text that every machine has."""
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import suppress
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.data.standard_library import reference_paragraphs
-from partita.data.tokenizers import BPETokenizer, ByteTokenizer
+from partita.data.tokenizers import (
+    BPETokenizer,
+    ByteTokenizer,
+    CharacterTokenizer,
+    from_description,
+)
 from partita.errors import InputError
 
 BPE = BPETokenizer.train(reference_paragraphs()[:50], 400)
@@ -46,3 +56,110 @@ def test_a_python_without_its_reference_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(InputError, match="pydoc_data"):
         reference_paragraphs()
+
+
+def changed(**model):
+    """The description of a tokenizer, with parts of its model replaced."""
+    content = json.loads(BPE.backend.to_str())
+    content["model"].update(model)
+    return {"kind": "tokenizers", "json": json.dumps(content)}
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        None,
+        "bytes",
+        ["kind", "bytes"],
+        {},
+        {"kind": ["bytes"]},
+        {"kind": "characters"},
+        {"kind": "characters", "alphabet": ["a", "b"]},
+        {"kind": "characters", "alphabet": ""},
+        {"kind": "tokenizers"},
+        {"kind": "tokenizers", "json": {"version": "1.0"}},
+        {"kind": "tokenizers", "json": ""},
+        {"kind": "tokenizers", "json": "[" * 100_000},
+        {"kind": "tokenizers", "json": '{"version": "1.0"}'},
+        {"kind": "tokenizers", "json": "\ud800"},
+        changed(vocab={}, merges=[]),
+        changed(merges=[["a", "no such token"]]),
+        changed(continuing_subword_prefix="longer than any token"),  # the library panics
+    ],
+)
+def test_a_malformed_description_is_refused(description):
+    with pytest.raises(InputError) as caught:
+        from_description(description)
+    assert caught.value.argument in ("tokenizer", "alphabet")
+    assert "\n" not in str(caught.value)
+
+
+VALUES = [None, True, -1, 0, 2**32 - 1, 2**40, 1e300, "", "BPE", [], {}, [[]], "\ud800"]
+
+
+def mutated(value, choose):
+    """A copy with one thing changed somewhere: left out, replaced, doubled."""
+    if isinstance(value, dict) and value:
+        key = list(value)[choose(len(value))]
+        if choose(6) == 0:
+            return {name: value[name] for name in value if name != key}
+        return value | {key: mutated(value[key], choose)}
+    if isinstance(value, list) and value and choose(6):
+        place = choose(len(value))
+        put = [[], [value[place]] * 2, [mutated(value[place], choose)]][choose(3)]
+        return value[:place] + put + value[place + 1 :]
+    return VALUES[choose(len(VALUES))]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_mutated_descriptions_give_a_tokenizer_or_one_clear_error(seed):
+    generator = np.random.default_rng(seed)
+    content = mutated(json.loads(BPE.backend.to_str()), lambda n: int(generator.integers(n)))
+    with suppress(InputError):
+        tokenizer = from_description({"kind": "tokenizers", "json": json.dumps(content)})
+        assert all(0 <= i < tokenizer.vocab_size for i in tokenizer.encode("some text"))
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_is_no_malformed_file(monkeypatch, interruption):
+    def interrupt(_text):
+        raise interruption
+
+    description = BPE.describe()
+    library = SimpleNamespace(Tokenizer=SimpleNamespace(from_str=interrupt))
+    monkeypatch.setattr("partita.data.tokenizers.tokenizers", library)
+    with pytest.raises(interruption):
+        from_description(description)
+
+
+def test_settings_of_one_model_do_not_touch_the_text():
+    """Files made for a model cut texts at its length, pad them, and put its special tokens in."""
+    backend = tokenizers.Tokenizer.from_str(BPE.backend.to_str())
+    backend.add_special_tokens(["[CLS]"])
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", BPE.vocab_size)]
+    )
+    backend.enable_truncation(4)
+    backend.enable_padding(length=64)
+    assert len(backend.encode("some longer text").ids) == 64
+    tokenizer = BPETokenizer.from_json(backend.to_str())
+    assert tokenizer.encode("some longer text") == BPE.encode("some longer text")
+
+
+def test_ids_may_have_gaps():
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 70_000}, "a"))
+    tokenizer = BPETokenizer(backend)
+    assert backend.get_vocab_size() == 2
+    assert tokenizer.vocab_size == 70_001
+    backend.add_tokens(["c"])
+    assert tokenizer.vocab_size >= 70_001
+    assert tokenizer.encode("b") == [70_000]
+    assert tokenizer.decode([70_000, 5]) == "b"
+
+
+def test_a_text_that_a_tokenizer_cannot_take():
+    tokenizer = BPETokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "[UNK]")))
+    with pytest.raises(InputError, match="cannot encode") as caught:
+        tokenizer.encode("b")
+    assert caught.value.argument == "tokenizer"
+    assert CharacterTokenizer("\ud800").vocab_size == 1  # odd, but an alphabet

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,10 +84,13 @@ def test_an_empty_file_holds_no_document(tmp_path):
 
 def test_folders_are_read_in_order_without_hidden_files(tmp_path):
     (tmp_path / "b").mkdir()
-    (tmp_path / ".hidden").mkdir()
-    for name, text in (("b/2.txt", "two"), ("a.txt", "one"), (".hidden/3.txt", "no"), (".4", "no")):
+    (tmp_path / ".hidden" / "deep" / "deeper").mkdir(parents=True)
+    hidden = (".hidden/3.txt", ".hidden/deep/deeper/5.txt", ".4")
+    for name, text in (("b/2.txt", "two"), ("a.txt", "one"), *((name, "no") for name in hidden)):
         (tmp_path / name).write_text(text)
     assert texts(Corpus(tmp_path)) == ["one", "two"]
+    assert texts(Corpus(str(tmp_path / "b"))) == ["two"]
+    assert texts(Corpus(tmp_path / ".hidden")) == ["no", "no"]  # asked for by name
 
 
 def test_json_lines(tmp_path):
@@ -133,10 +139,14 @@ def test_a_long_document_comes_in_pieces(tmp_path, monkeypatch):
         ("a.txt", b"caf\xc3", {}, "path", "UTF-8"),
         ("a.xz", None, {}, "path", "damaged"),
         ("a.gz", None, {}, "path", "damaged"),
+        ("a.zst", None, {}, "path", "damaged"),
+        ("a.parquet", None, {}, "path", "no Parquet file"),
         ("a.jsonl", b'{"text": "a"}\n{"text"', {}, "path", "line 2"),
         ("a.jsonl", b'{"body": "a"}', {}, "field", "it has: body"),
         ("a.jsonl", b"[1, 2]", {}, "field", "line 1"),
         ("a.jsonl", b'{"text": 3}', {}, "field", "no text"),
+        ("a.jsonl", b"[" * 100_000, {}, "path", "line 1 is not JSON"),
+        ("a.jsonl", b'{"text": "\\ud800"}', {}, "path", "line 1 is no Unicode text"),
         ("a.txt", b"a", {"documents": "page"}, "documents", "known: paragraph, line, file"),
     ],
 )
@@ -156,3 +166,84 @@ def test_missing_and_empty_places(tmp_path):
         Corpus(tmp_path / "nowhere")
     with pytest.raises(InputError, match="holds no files"):
         list(Corpus(tmp_path).pieces())
+
+
+def compressed(suffix):
+    import pyarrow
+    import pyarrow.parquet
+    import zstandard
+
+    data = np.random.default_rng(0).integers(32, 127, 50_000, dtype=np.uint8).tobytes()
+    if suffix == ".parquet":
+        sink = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(pyarrow.table({"text": [data.decode()] * 9}), sink)
+        return sink.getvalue().to_pybytes()
+    return {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}[suffix](data)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ".parquet"])
+def test_damage_is_an_error_that_names_the_file(tmp_path, suffix):
+    """Cut anywhere or overwritten anywhere, a file is never taken for a shorter text."""
+    whole, path = compressed(suffix), tmp_path / f"a{suffix}"
+    path.write_bytes(whole)
+    intact = texts(Corpus(path, documents="file"))
+    positions = np.random.default_rng(1).integers(1, len(whole), 40).tolist()
+    for place in positions:
+        path.write_bytes(whole[:place])
+        with pytest.raises(InputError, match=f"a{suffix}") as caught:
+            texts(Corpus(path, documents="file"))
+        assert caught.value.argument == "path"
+        path.write_bytes(whole[:place] + b"\xff" * 50 + whole[place + 50 :])
+        with suppress(InputError):
+            found = texts(Corpus(path, documents="file"))
+            # Some bytes hold no text (a timestamp, say), and some formats no checksum.
+            assert suffix in (".zst", ".parquet") or found == intact
+
+
+def test_all_frames_of_a_zst_are_read(tmp_path):
+    import zstandard
+
+    frames = [zstandard.compress(text) for text in (b"one\n", b"", b"two\n")]
+    path = write(tmp_path / "a.txt.zst", b"".join(frames))
+    assert texts(Corpus(path, documents="line")) == ["one", "two"]
+
+
+def test_a_parquet_column_of_numbers_is_no_text(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [1, 2]}), path)
+    with pytest.raises(InputError, match="'text' holds no text") as caught:
+        list(Corpus(path).pieces())
+    assert caught.value.argument == "field"
+
+
+def refuse(*_args, **_options):
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.jsonl"])
+def test_an_unreadable_file_is_named(tmp_path, monkeypatch, name):
+    corpus = Corpus(write(tmp_path / name, b""))
+    monkeypatch.setattr(Path, "open", refuse)
+    for call in (corpus.pieces, corpus.identity):
+        with pytest.raises(InputError, match=f"{name} cannot be read: Permission denied"):
+            list(call())
+
+
+def test_an_unreadable_folder_is_no_empty_one(tmp_path, monkeypatch):
+    corpus = Corpus(tmp_path)
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(InputError, match="cannot be read: Permission denied"):
+        corpus.files()
+
+
+def test_neither_file_nor_folder(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="neither a file nor a folder"):
+        Corpus(tmp_path / "pipe")
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        Corpus(tmp_path / ("x" * 5000))
+    write(tmp_path / "a.txt", b"text")
+    assert texts(Corpus(tmp_path)) == ["text"]  # a pipe in a folder would be waited for

@@ -15,6 +15,7 @@ from partita.networks import (
     Segments,
     Transformer,
     TransformerConfig,
+    TransformerOptions,
 )
 from partita.networks.attention import attend
 
@@ -172,12 +173,63 @@ def test_dropout_is_for_training_only():
     assert not torch.equal(network(tokens), network(tokens))
 
 
+@pytest.mark.parametrize("kind", [Transformer, CausalTransformer])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("conditions", [{}, {"time": True, "classes": 2}])
+def test_recomputed_activations_give_the_same_gradients(kind, dropout, conditions):
+    network = tiny(kind, dropout=dropout, **conditions).train()
+    tokens, told = torch.randint(0, 11, (2, 9)), {}
+    if conditions:
+        told = {"scalar": torch.rand(2), "label": torch.tensor([0, 2])}
+
+    def outcome(recompute):
+        network.recompute = recompute
+        network.zero_grad()
+        torch.manual_seed(5)
+        loss = network(tokens, **told).log_softmax(-1)[..., 0].mean()
+        after_forward = torch.rand(())
+        loss.backward()
+        gradients = [parameter.grad.clone() for parameter in network.parameters()]
+        return [loss.detach(), after_forward, torch.rand(()), *gradients]
+
+    plain, again = outcome(recompute=False), outcome(recompute=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(again, plain, strict=True))
+
+
+def test_recompute_runs_blocks_twice_in_training_alone():
+    network, tokens = tiny(), torch.randint(0, 11, (2, 5))
+    names, runs = set(network.state_dict()), []
+    network.recompute = True
+    network.blocks[0].attention.register_forward_hook(lambda *_: runs.append(None))
+    network(tokens).sum().backward()
+    assert len(runs) == 1
+    network.train()(tokens).sum().backward()
+    assert len(runs) == 3
+    with torch.no_grad():
+        network(tokens)
+    assert len(runs) == 4
+    assert set(network.state_dict()) == names
+
+
+def test_a_mask_and_causal_order_hold_together():
+    torch.manual_seed(1)
+    query, key, value = torch.randn(3, 2, 5, 2, 4)
+    mask = torch.rand(2, 5, 5) < 0.6
+    torch.testing.assert_close(
+        attend(query, key, value, Dense(mask, causal=True)),
+        attend(query, key, value, Dense(mask.tril())),
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
         ({"width": 18, "heads": 4}, "network.heads"),
         ({"depth": 0}, "network.depth"),
         ({"dropout": 1.0}, "network.dropout"),
+        ({"classes": -1}, "network.classes"),
+        ({"vocab_size": 1}, "network.vocab_size"),
+        ({"output_size": 12}, "network.output_size"),
         ({"mlp": "gleu"}, "network.mlp"),
         ({"norm": "batch"}, "network.norm"),
     ],
@@ -185,6 +237,14 @@ def test_dropout_is_for_training_only():
 def test_bad_configurations_name_the_option(options, word):
     with pytest.raises(InputError, match=word):
         tiny(**options)
+
+
+def test_options_are_checked_before_the_vocabulary_is_known():
+    with pytest.raises(InputError, match="network\\.heads"):
+        TransformerOptions(width=18, heads=4)
+    chosen = TransformerOptions(width=16, heads=2, classes=3)
+    config = TransformerConfig(**vars(chosen), vocab_size=11, time=True)
+    assert (config.width, config.classes, config.outputs) == (16, 3, 11)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import tokenizers
 
 from partita.commands import main
 from partita.data.documents import Corpus
@@ -90,7 +91,7 @@ def test_an_interrupted_preparation_leaves_nothing(tmp_path, corpus):
 
     with pytest.raises(KeyboardInterrupt):
         prepare(corpus, tmp_path / "cache", progress=interrupt)
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert not (tmp_path / "cache").exists()
     assert prepare(corpus, tmp_path / "cache").fresh
 
 
@@ -126,6 +127,7 @@ def test_a_tokenizer_survives_its_description(tokenizer):
         (lambda _: PrepareOptions(valid=1.0), "valid"),
         (lambda _: PrepareOptions(vocab_size=3), "vocab_size"),
         (lambda path: Prepared.open(path.parent), "folder"),
+        (lambda path: prepare(Corpus(path), path.parent, PrepareOptions("x" * 5000)), "tokenizer"),
         (lambda _: CharacterTokenizer("aa"), "alphabet"),
         (lambda _: from_description({"kind": "runes"}), "tokenizer"),
     ],
@@ -139,6 +141,47 @@ def test_bad_input_leaves_nothing_behind(tmp_path, call, argument):
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
 
 
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000, b"[]", b'{"kind": "x"}'])
+def test_a_damaged_tokenizer_of_a_prepared_corpus(tmp_path, corpus, content):
+    prepared = prepare(corpus, tmp_path / "cache")
+    (prepared.folder / "tokenizer.json").write_bytes(content)
+    with pytest.raises(InputError):
+        prepare(corpus, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_tokenizer_file_is_named(tmp_path, corpus, content):
+    path = tmp_path / "mine.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"mine\.json") as caught:
+        prepare(corpus, tmp_path / "cache", PrepareOptions(str(path)))
+    assert caught.value.argument == "tokenizer"
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("valid", [0.01, 0.5, 0.999])
+@pytest.mark.parametrize("kind", ["paragraph", "line", "file"])
+def test_a_single_document_is_for_training(tmp_path, kind, valid):
+    path = tmp_path / "a.txt"
+    path.write_text("the only document")
+    corpus = Corpus(path, documents=kind)
+    prepared = prepare(corpus, tmp_path / "cache", PrepareOptions(valid=valid))
+    assert documents(prepared.train, prepared.tokenizer)[0].startswith("the only document")
+    assert len(prepared.valid) == 0
+    assert prepared.valid.ends.tolist() == []
+
+
+def test_documents_without_tokens_do_not_empty_the_training_part(tmp_path):
+    """A tokenizer may take everything out of the first documents; the next is for training."""
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"word": 0}, "word"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.save(str(tmp_path / "words.json"))
+    (tmp_path / "a.txt").write_text("\t\n\n \n\nword")
+    options = PrepareOptions(str(tmp_path / "words.json"), valid=0.9)
+    prepared = prepare(Corpus(tmp_path / "a.txt"), tmp_path / "cache", options)
+    assert (len(prepared.train), len(prepared.valid)) == (1, 0)
+
+
 def test_an_empty_file_holds_no_text(tmp_path):
     (tmp_path / "a.txt").write_text("\n\n")
     with pytest.raises(InputError, match="holds no text"):
@@ -146,7 +189,7 @@ def test_an_empty_file_holds_no_text(tmp_path):
 
 
 def test_the_verb(tmp_path, corpus, capsys):
-    words = ["prepare", str(corpus.path), "--out", str(tmp_path / "cache"), "--valid", "0.2"]
+    words = ["prepare", str(corpus.path), "--data.cache", str(tmp_path / "cache")]
     assert main(words) == 0
     assert "tokens for training" in capsys.readouterr().out
     assert main(words) == 0

@@ -21,8 +21,11 @@ _HOME = {
     "Guided": "partita.samplers",
     "Prompt": "partita.samplers",
     "sample": "partita.samplers",
-    "TrainingOptions": "partita.training.loop",
+    "TrainingOptions": "partita.training.options",
     "fit": "partita.training.loop",
+    "TextModel": "partita.hub.text_model",
+    "load": "partita.hub.text_model",
+    "Recipe": "partita.recipe",
     "InputError": "partita.errors",
     "make_schedule": "partita.schedules",
 }

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+MOST = 1 << 48  # larger than any size, count or number of steps that a machine can do
+MOST_SEEDS = (1 << 64) - 1
+
 
 class InputError(ValueError):
     """Something that the caller gave cannot be used.
@@ -16,11 +23,36 @@ class InputError(ValueError):
         super().__init__(f"{argument}: {problem}" + (f"; {remedy}" if remedy else ""))
 
 
-def require_int(value: object, argument: str, least: int = 1) -> None:
-    """Refuse what is not a whole number, or too small a one."""
+@contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors inside name an argument as whoever gave it wrote it, such as `--count`."""
+    try:
+        yield
+    except InputError as error:
+        if error.argument not in names:
+            raise
+        raise InputError(names[error.argument], error.problem, error.remedy) from error
+
+
+def require_int(value: object, argument: str, least: int = 1, most: int = MOST) -> None:
+    """Refuse what is not a whole number, or too small a one, or one beyond all measure."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(whole, argument, f"must be a whole number, got {value!r}")
     require(value >= least, argument, f"must be at least {least}, got {value}")  # type: ignore[operator]
+    require(value <= most, argument, f"must be at most {most}, got {value}")  # type: ignore[operator]
+
+
+def require_seed(value: object, argument: str) -> None:
+    """Refuse what no generator of random numbers takes as a seed."""
+    require_int(value, argument, 0, MOST_SEEDS)
+
+
+def require_positive(value: object, argument: str, *, finite: bool = True) -> None:
+    """Refuse what is not a number above 0."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = number and value > 0 and not (finite and value == math.inf)  # type: ignore[operator]
+    kind = "a positive, finite number" if finite else "a positive number"
+    require(fits, argument, f"must be {kind}, got {value!r}")
 
 
 def require_number(value: object, argument: str, least: float = 0.0) -> None:

@@ -117,3 +117,38 @@ class Noise:
         )
         high, low, _, _ = philox(counter, (self.seed & _MASK32, self.seed >> 32))
         return ((high << 21) | (low >> 11)).to(torch.float64) * 2.0**-53
+
+
+_FEISTEL_ROUNDS = 6
+
+
+def permuted(
+    indices: Int64[Tensor, "N"], size: int, seed: int, epochs: Int64[Tensor, "N"]
+) -> Int64[Tensor, "N"]:
+    """Where the indices 0..size-1 go under a random permutation that each epoch has of its own.
+
+    A Feistel network is a bijection of the numbers below 4^w whatever its round function is; a
+    result that is not below `size` is sent through again until it is ("cycle walking"), which
+    leaves a bijection of 0..size-1. So any place of any epoch's order is known without a table.
+    """
+    require(size >= 1, "size", f"must be at least 1, got {size}")
+    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
+    key = (seed & _MASK32, seed >> 32)
+    result = indices.clone()
+    outside = torch.ones_like(indices, dtype=torch.bool)
+    while bool(outside.any()):
+        result[outside] = _feistel(result[outside], half, key, epochs[outside])
+        outside = result >= size
+    return result
+
+
+def _feistel(value: Tensor, half: int, key: tuple[int, int], epochs: Tensor) -> Tensor:
+    """(left, right) -> (right, left xor f(right)), several times, on two halves of some bits."""
+    low_bits = (1 << half) - 1
+    left, right = value >> half, value & low_bits
+    purpose = torch.full_like(value, int(Purpose.DATA) << _STREAM_BITS)
+    for turn in range(_FEISTEL_ROUNDS):
+        # A sample number that no sample has, and the turn, tell these draws from all others.
+        counter = (right, epochs & _MASK32, torch.full_like(value, _MASK32 - 1 - turn), purpose)
+        left, right = right, left ^ (philox(counter, key)[0] & low_bits)
+    return (left << half) | right

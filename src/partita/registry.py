@@ -46,8 +46,8 @@ class Registry(Generic[T]):
         return add
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
-            near = difflib.get_close_matches(name, self._entries, n=1)
+        if name not in self:
+            near = difflib.get_close_matches(str(name), self._entries, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise InputError(
                 self.argument, f"unknown name {name!r}", f"{hint}known: {', '.join(self)}"
@@ -55,7 +55,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))

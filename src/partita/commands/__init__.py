@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 from partita import __version__
 from partita.errors import InputError
 
-# verb: what it does. The verb's module has `parser()` and `run(options)`.
+# verb: what it does. The verb's module has `run(words)`, which returns an exit code.
 VERBS = {
     "demo": "train a small model for a minute and watch it fill in text",
-    "prepare": "turn text files into tokens on disk",
+    "train": "train on your own text; the same command again goes on where it stopped",
+    "sample": "write texts with a trained model (--show to watch)",
+    "infill": "fill in the blanks of a text",
+    "score": "how many bits a model needs for given texts",
+    "eval": "likelihood of a file, and quality of what a model writes",
+    "info": "what a run, checkpoint or model is made of",
+    "methods": "list methods, samplers, schedules and laws",
+    "prepare": "turn text files into tokens on disk (train does it by itself)",
+    "export": "a folder for sharing, or for the hub (--push)",
 }
 USAGE_ERROR = 2
+_FULL = "make room, then give the same command again"
+_CLOSED = "choose another place, or change its permissions"
+_REMEDIES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "raise the limit of this system or shell (ulimit -f), then try again",
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
+    errno.EROFS: _CLOSED,
+    errno.EEXIST: "choose another name",
+    errno.ENOTDIR: "choose another place",
+}
+_TOO_LARGE = ("allocate memory", "out of memory", "size calculation overflowed")
 
 
 def overview() -> str:
@@ -36,7 +59,7 @@ def overview() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Bad input is one line on standard error and exit code 2."""
+    """Run one verb. Bad input is one message on standard error and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(overview())
@@ -44,16 +67,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"partita {__version__}")
         return 0
-    verb = words[0]
     try:
-        if verb not in VERBS:
-            raise InputError("verb", f"unknown name {verb!r}", f"known: {', '.join(VERBS)}")
-        module = importlib.import_module(f"partita.commands.{verb}")
-        module.run(module.parser().parse_args(words[1:]))
+        if words[0] not in VERBS:
+            raise InputError("verb", f"unknown name {words[0]!r}", f"known: {', '.join(VERBS)}")
+        # Before torch is loaded: threads that wait shall sleep, not spin. On a machine that does
+        # something else besides, spinning costs an order of magnitude.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        module = importlib.import_module(f"partita.commands.{words[0]}")
+        code: int = module.run(words[1:]) or 0
     except InputError as error:
-        print(f"partita: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        # Of many processes, which find the same fault, one speaks.
+        return _refused(error) if os.environ.get("RANK", "0") == "0" else USAGE_ERROR
+    except BrokenPipeError:  # a reader such as `head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:  # a full disk, a missing permission, a file where a folder should be
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+        return _refused(f"{where}{error.strerror or error}{remedy}")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(text in str(error) for text in _TOO_LARGE):
+            raise
+        return _refused("memory: there is not enough for what was asked; ask for less at a time")
+    except SystemExit as exit_request:  # `--help` of a verb
+        return int(exit_request.code or 0)
     except KeyboardInterrupt:
         print("partita: stopped", file=sys.stderr)
         return 130
-    return 0
+    return code
+
+
+def _refused(message: object) -> int:
+    """Say what is wrong."""
+    print(f"partita: {message}", file=sys.stderr)
+    return USAGE_ERROR

@@ -2,90 +2,102 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from partita.data.documents import Corpus
-from partita.data.prepare import Prepared, PrepareOptions, prepare
-
-DEFAULT_CACHE = Path("prepared")
-
-
-def parser() -> argparse.ArgumentParser:
-    """The options of the verb."""
-    result = argparse.ArgumentParser(
-        prog="partita prepare",
-        description="Turn text into tokens on disk, once. Reads plain text, JSONL and Parquet, "
-        "plain or compressed (.gz, .xz, .zst), a file or a folder of files, larger than memory if "
-        "need be. The result is kept under a name made of everything that went into it: nothing "
-        "changed, nothing done.",
-        epilog="examples: partita prepare notes.txt; "
-        "partita prepare corpus/ --tokenizer bpe --vocab-size 8192; "
-        "partita prepare dump.jsonl.gz --field body --valid 0.01",
-        allow_abbrev=False,
-    )
-    result.add_argument("path", type=Path, help="a file, or a folder whose files are all read")
-    result.add_argument(
-        "--field", default="text", help="field of JSONL and Parquet (default: text)"
-    )
-    result.add_argument(
-        "--documents",
-        default="paragraph",
-        help="what is a document in plain text: paragraph (up to a blank line), line or file "
-        "(default: paragraph)",
-    )
-    result.add_argument(
-        "--tokenizer",
-        default="bytes",
-        help="bytes, characters, text8, bpe, or the path of a tokenizer.json (default: bytes)",
-    )
-    result.add_argument(
-        "--vocab-size", type=int, default=4096, help="size of a trained bpe (default: 4096)"
-    )
-    result.add_argument(
-        "--valid",
-        type=float,
-        default=0.05,
-        help="share of tokens set aside for validation, in whole documents (default: 0.05)",
-    )
-    result.add_argument(
-        "--out",
-        type=Path,
-        default=DEFAULT_CACHE,
-        help="where to keep the tokens (default: prepared)",
-    )
-    return result
+from partita.commands.parsing import make_parser, parse
+from partita.data.options import NAMES, DataOptions, TokenizerOptions
+from partita.data.prepare import Prepared, prepare
+from partita.errors import naming, require
 
 
-def run(options: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Options:
+    """The sections of a recipe that tokens depend on."""
+
+    corpus: str | None = None
+    data: DataOptions = DataOptions()  # noqa: RUF009 - frozen
+    tokenizer: TokenizerOptions = TokenizerOptions()  # noqa: RUF009
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "prepare",
+        "Turn text into tokens on disk, once. Reads plain text, JSONL and Parquet, plain or\n"
+        "compressed (.gz, .xz, .zst), a file or a folder of files, larger than memory if need be,\n"
+        "and Hugging Face data sets (hf:NAME). The result is kept under a name made of everything\n"
+        "that went into it: nothing changed, nothing done. `partita train` does this by itself.",
+        [
+            "partita prepare notes.txt",
+            "partita prepare corpus/ --tokenizer.name bpe --tokenizer.vocab_size 8192",
+            "partita prepare dump.jsonl.gz --data.field body --data.valid 0.01",
+        ],
+    )
+    parser.add_argument(
+        "corpus", nargs="?", type=str, help="a file, a folder whose files are read, or hf:NAME"
+    )
+    parser.add_class_arguments(DataOptions, "data")
+    parser.add_class_arguments(TokenizerOptions, "tokenizer")
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
     """Prepare, with a counter of what has been read."""
-    corpus = Corpus(options.path, options.field, options.documents)
-    choice = PrepareOptions(options.tokenizer, options.vocab_size, options.valid)
+    chosen = options(words)
+    data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
+    require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
+    corpus, preparation = data.corpus(), chosen.tokenizer.preparation(data)
     console = Console(highlight=False)
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.completed:,.0f} characters"),
-        TimeElapsedColumn(),
-        console=console,
-    )
-    with bar:
-        task = bar.add_task("read", total=None)
-        prepared = prepare(
-            corpus, options.out, choice, lambda read: bar.update(task, completed=read)
-        )
+    with naming(NAMES), counter(console) as count:
+        prepared = prepare(corpus, Path(data.cache), preparation, count.update_to)
     report(console, prepared)
+
+
+class counter:  # noqa: N801 - reads as a function
+    """A spinner with the number of characters read; it appears with the first of them."""
+
+    def __init__(self, console: Console) -> None:
+        self.bar = Progress(
+            SpinnerColumn(),
+            TextColumn("reading: {task.completed:,.0f} characters"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self.task = self.bar.add_task("read", total=None)
+        self.started = False
+
+    def __enter__(self) -> counter:
+        return self
+
+    def update_to(self, characters: int) -> None:
+        if not self.started:
+            self.bar.start()
+            self.started = True
+        self.bar.update(self.task, completed=characters)
+
+    def __exit__(self, *_: object) -> None:
+        if self.started:
+            self.bar.stop()
 
 
 def report(console: Console, prepared: Prepared) -> None:
     """What there is now, and where."""
     how = "Prepared" if prepared.fresh else "Nothing changed since it was prepared:"
-    console.print(
-        f"{how} {len(prepared.train):,} tokens for training "
+    console.print(f"{how} {summary(prepared)}")
+    console.print(str(prepared.folder), soft_wrap=True)
+
+
+def summary(prepared: Prepared) -> str:
+    """How many tokens there are."""
+    return (
+        f"{len(prepared.train):,} tokens for training "
         f"({prepared.train.manifest['documents']:,} documents) and {len(prepared.valid):,} for "
         f"validation ({prepared.valid.manifest['documents']:,}), {prepared.tokenizer.vocab_size:,} "
         "ids."
     )
-    console.print(str(prepared.folder), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Documents from files, in bounded memory: text, JSONL and Parquet, plain or compressed.
+"""Documents in bounded memory: text, JSONL and Parquet, plain or compressed, and data sets.
 
 A corpus may be larger than memory, and so may a single document, so documents come in pieces:
 `Piece("...", ends=False)` means that the document goes on.
@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import importlib
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
+from partita.data.hugging_face import PREFIX, DataSet
+from partita.data.reading import DamagedError, content_hash, files_under, package, reading
 from partita.errors import InputError, require
 
 PIECE = 1 << 20  # characters: what is held in memory at a time
-_COMPRESSED = {".xz": "xz", ".gz": "gz", ".zst": "zst"}
+_UNPACK: dict[str, Callable[[BufferedReader], BufferedIOBase]] = {
+    ".xz": lzma.LZMAFile,
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
+}
+_COMPRESSED = (*_UNPACK, ".zst")
+ZST_INPUT = 1 << 15  # compressed bytes at a time; text is rarely more than ten times as long
 SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": ""}
 """What stands between documents of plain text, by what counts as one."""
 
@@ -37,10 +42,11 @@ class Piece(NamedTuple):
 class Corpus:
     """Where text comes from and what counts as a document."""
 
-    path: Path
-    """A file, or a folder whose files are all read, in the order of their names."""
+    path: str | Path
+    """A file, a folder whose files are all read, in the order of their names, or
+    "hf:NAME?config=...&split=..." for a Hugging Face data set."""
     field: str = "text"
-    """The field that holds the text, in JSONL and Parquet."""
+    """The field that holds the text, in JSONL, Parquet and data sets."""
     documents: str = "paragraph"
     """In plain text a document is a "paragraph" (up to a blank line), a "line" or the "file"."""
 
@@ -51,22 +57,35 @@ class Corpus:
             f"unknown name {self.documents!r}",
             f"known: {', '.join(SEPARATORS)}",
         )
-        require(self.path.exists(), "path", f"{self.path} does not exist")
+        if self.data_set is None:
+            _check_place(Path(self.path))
+
+    @property
+    def data_set(self) -> DataSet | None:
+        """The Hugging Face data set, if that is what the path names."""
+        path = str(self.path)
+        return DataSet.parse(path) if path.startswith(PREFIX) else None
 
     def files(self) -> list[Path]:
-        """The files of the corpus; hidden ones are left out."""
-        if self.path.is_file():
-            return [self.path]
-        found = sorted(
-            path
-            for path in self.path.rglob("*")
-            if path.is_file() and not any(p.startswith(".") for p in path.parts[-2:])
-        )
-        require(bool(found), "path", f"the folder {self.path} holds no files")
+        """The files of the corpus; hidden ones are left out. A data set has none of its own."""
+        if self.data_set is not None:
+            return []
+        place = Path(self.path)
+        found = [place] if place.is_file() else files_under(place)
+        require(bool(found), "path", f"the folder {place} holds no files", "name another one")
         return found
+
+    def identity(self) -> Iterator[tuple[str, bytes]]:
+        """Names and content hashes of everything that is read."""
+        if (data_set := self.data_set) is not None:
+            yield "", data_set.load().identity
+        for path in self.files():
+            yield path.name, content_hash(path)
 
     def pieces(self) -> Iterator[Piece]:
         """All documents of all files, piece by piece. Empty documents are left out."""
+        if (data_set := self.data_set) is not None:
+            yield from _whole(data_set.load().texts(self.field))
         for path in self.files():
             kind = _kind(path)
             if kind == ".jsonl":
@@ -77,6 +96,13 @@ class Corpus:
                 yield from _split(_text(path), SEPARATORS[self.documents])
 
 
+def _check_place(place: Path) -> None:
+    with reading(place):
+        require(place.exists(), "path", f"{place} does not exist", "check the name")
+        usable = place.is_file() or place.is_dir()
+        require(usable, "path", f"{place} is neither a file nor a folder")
+
+
 def _kind(path: Path) -> str:
     """The suffix that says what a file holds, with compression taken off."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -85,27 +111,34 @@ def _kind(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _package(name: str, path: Path, extra: str) -> ModuleType:
-    """An optional package, or a word on how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        package = name.split(".")[0]
-        raise InputError(
-            "path", f"{path} needs the package {package}", f"pip install 'partita[{extra}]'"
-        ) from error
+def _chunks(path: Path) -> Iterator[bytes]:
+    """What a file holds, with compression taken off."""
+    suffix = path.suffix.lower()
+    with reading(path), path.open("rb") as raw:
+        if suffix == ".zst":
+            yield from _zst_chunks(raw, path)
+            return
+        stream = _UNPACK[suffix](raw) if suffix in _UNPACK else raw
+        while chunk := stream.read(PIECE):
+            yield chunk
 
 
-def _open(path: Path) -> BufferedIOBase:
-    compression = _COMPRESSED.get(path.suffix.lower())
-    if compression == "xz":
-        return lzma.open(path)
-    if compression == "gz":
-        return gzip.open(path)
-    if compression == "zst":
-        zstandard = _package("zstandard", path, "zst")
-        return BufferedReader(zstandard.open(path, "rb"))
-    return path.open("rb")
+def _zst_chunks(raw: BufferedReader, path: Path) -> Iterator[bytes]:
+    """Frame by frame: the package's own reader takes the end of a cut file for that of the text."""
+    zstandard = package("zstandard", path, "zst")
+    context = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # some corpora use --long=31
+    frame, inside = context.decompressobj(), False
+    while data := raw.read(ZST_INPUT):
+        while data:
+            try:
+                yield frame.decompress(data)
+            except zstandard.ZstdError as error:
+                raise DamagedError(str(error)) from error
+            data, inside = frame.unused_data, not frame.eof
+            if frame.eof:
+                frame = context.decompressobj()
+    if inside:
+        raise DamagedError("it ends inside a frame")
 
 
 def _text(path: Path) -> Iterator[str]:
@@ -113,18 +146,15 @@ def _text(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     consumed = 0
     try:
-        with _open(path) as stream:
-            while chunk := stream.read(PIECE):
-                require(b"\0" not in chunk, "path", f"{path} is a binary file", "give text, UTF-8")
-                yield decoder.decode(chunk)
-                consumed += len(chunk)
-            yield decoder.decode(b"", final=True)
+        for chunk in _chunks(path):
+            require(b"\0" not in chunk, "path", f"{path} is a binary file", "give text, UTF-8")
+            yield decoder.decode(chunk)
+            consumed += len(chunk)
+        yield decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise InputError(
             "path", f"{path} is not UTF-8 near byte {consumed + error.start}", "convert it first"
         ) from error
-    except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
-        raise InputError("path", f"{path} is damaged or not what its name says: {error}") from error
 
 
 def _split(chunks: Iterator[str], separator: str) -> Iterator[Piece]:
@@ -176,22 +206,35 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
 def _json_text(line: str, path: Path, number: int, field: str) -> Iterator[str]:
     if not line.strip():
         return
+    place = f"{path} line {number}"
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError("path", f"{path} line {number} is not JSON: {error.msg}") from error
-    if not isinstance(row, dict) or not isinstance(row.get(field), str):
+    except (ValueError, RecursionError) as error:
+        raise InputError("path", f"{place} is not JSON: {error}") from error
+    text = row.get(field) if isinstance(row, dict) else None
+    if not isinstance(text, str):
         has = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
-        raise InputError(
-            "field", f"{path} line {number} has no text under {field!r}", f"it has: {has}"
-        )
-    yield row[field]
+        raise InputError("field", f"{place} has no text under {field!r}", f"it has: {has}")
+    try:
+        text.encode()  # JSON can spell half of a surrogate pair
+    except UnicodeEncodeError as error:
+        raise InputError("path", f"{place} is no Unicode text: {error.reason}") from error
+    yield text
 
 
 def _parquet_rows(path: Path, field: str) -> Iterator[str]:
-    parquet = _package("pyarrow.parquet", path, "parquet")
-    file = parquet.ParquetFile(path)
-    names = file.schema_arrow.names
-    require(field in names, "field", f"{path} has no column {field!r}", f"it has: {names}")
-    for batch in file.iter_batches(batch_size=256, columns=[field]):
-        yield from (value.as_py() for value in batch.column(0) if value.is_valid)
+    parquet = package("pyarrow.parquet", path, "parquet")
+    try:
+        file = parquet.ParquetFile(path)
+        names = file.schema_arrow.names
+        require(field in names, "field", f"{path} has no column {field!r}", f"it has: {names}")
+        for batch in file.iter_batches(batch_size=256, columns=[field]):
+            for text in batch.column(0).to_pylist():
+                if text is not None:
+                    require(isinstance(text, str), "field", f"{path}: {field!r} holds no text")
+                    yield text
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file raises nearly anything
+        why = " ".join(str(error).split())
+        raise InputError("path", f"{path} is damaged or no Parquet file: {why}") from error

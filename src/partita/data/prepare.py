@@ -14,16 +14,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from partita.data import shards
 from partita.data.documents import SEPARATORS, Corpus
+from partita.data.hugging_face import PREFIX, fetch_tokenizer
+from partita.data.reading import content_hash, reading
 from partita.data.shards import Shards, ShardWriter
 from partita.data.tokenizers import (
     BPETokenizer,
@@ -33,9 +32,12 @@ from partita.data.tokenizers import (
     from_description,
 )
 from partita.errors import InputError, require, require_int
+from partita.files import check_folder, whole_folder
 
 TOKENIZER = "tokenizer.json"
+MADE_HERE = ("bpe", "bytes", "characters", "text8")
 SAMPLE = 50_000_000  # characters that a tokenizer is trained on at most
+LARGEST_VOCABULARY = 1 << 24  # whoever trains a bpe makes room for all of it first
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,15 @@ class PrepareOptions:
     """What the tokens depend on, beside the files."""
 
     tokenizer: str = "bytes"
-    """"bytes", "characters" (those that occur), "text8", "bpe" (trained on the corpus), or the
-    path of a `tokenizer.json`."""
+    """"bytes", "characters" (those that occur), "text8", "bpe" (trained on the corpus), the path
+    of a `tokenizer.json`, or a name on the Hugging Face hub ("owner/name", "hf:name")."""
     vocab_size: int = 4096
     """Size of a trained "bpe"."""
     valid: float = 0.05
     """Share of tokens that is set aside for validation, in whole documents spread evenly."""
 
     def __post_init__(self) -> None:
-        require_int(self.vocab_size, "vocab_size", 256)
+        require_int(self.vocab_size, "vocab_size", 256, LARGEST_VOCABULARY)
         require(0 <= self.valid < 1, "valid", f"is a share of the tokens, got {self.valid}")
 
 
@@ -71,24 +73,50 @@ class Prepared:
         """A prepared corpus from its folder."""
         path = folder / TOKENIZER
         require(path.is_file(), "folder", f"{folder} holds no prepared corpus")
-        tokenizer = from_description(json.loads(path.read_text()))
+        try:
+            description = json.loads(path.read_text())
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError("folder", f"{path} is damaged: {error}", "prepare again") from error
+        tokenizer = from_description(description)
         train, valid = (Shards.open(folder / part) for part in ("train", "valid"))
         return Prepared(folder, train, valid, tokenizer, fresh)
 
 
 def cache_key(corpus: Corpus, options: PrepareOptions) -> str:
     """A hash of file contents, tokenizer and options."""
+    return _cache_key(corpus, options, tokenizer_file(options.tokenizer))
+
+
+def _cache_key(
+    corpus: Corpus, options: PrepareOptions, file: Path | None, tokenizer: Tokenizer | None = None
+) -> str:
     digest = hashlib.sha256()
     facts = [shards.FORMAT, corpus.field, corpus.documents, vars(options)]
     digest.update(json.dumps(facts, sort_keys=True).encode())
-    files = corpus.files()
-    if Path(options.tokenizer).is_file():
-        files = [*files, Path(options.tokenizer)]
-    for path in files:
-        digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    for name, content in corpus.identity():
+        digest.update(os.fsencode(name) + b"\0" + content)
+    if file is not None:
+        digest.update(b"tokenizer\0" + content_hash(file, "tokenizer"))
+    if tokenizer is not None:
+        digest.update(b"given\0" + json.dumps(tokenizer.describe()).encode())
     return digest.hexdigest()[:20]
+
+
+def tokenizer_file(name: str) -> Path | None:
+    """The file that holds a tokenizer, fetched from the hub if need be; None if it is made here."""
+    if name in MADE_HERE:
+        return None
+    with reading(Path(name), "tokenizer"):
+        if Path(name).is_file():
+            return Path(name)
+    on_hub = name.startswith(PREFIX) or name.count("/") == 1
+    require(
+        on_hub,
+        "tokenizer",
+        f"unknown name {name!r}",
+        f"known: {', '.join(MADE_HERE)}, the path of a {TOKENIZER}, or owner/name on the hub",
+    )
+    return fetch_tokenizer(name.removeprefix(PREFIX))
 
 
 def prepare(
@@ -96,50 +124,58 @@ def prepare(
     cache: Path,
     options: PrepareOptions | None = None,
     progress: Callable[[int], None] | None = None,
+    tokenizer: Tokenizer | None = None,
+    *,
+    accept: Callable[[str], None] | None = None,
+    least: int = 1,
 ) -> Prepared:
     """The corpus as tokens: from the cache if nothing changed, made now otherwise.
 
-    `progress` is told the number of characters read so far.
+    `progress` is told the number of characters read so far. A `tokenizer`, if one is given, takes
+    the place of the one that the options name. `accept` is told the name that the tokens will
+    have, and may refuse; so is a corpus that gives fewer than `least` tokens to train on. Neither
+    leaves anything behind.
     """
     options = options or PrepareOptions()
-    folder = cache / cache_key(corpus, options)
+    # Fetched once, for the key and the tokens.
+    file = tokenizer_file(options.tokenizer) if tokenizer is None else None
+    folder = cache / _cache_key(corpus, options, file, tokenizer)
+    if accept is not None:
+        accept(folder.name)
     if folder.exists():
-        return Prepared.open(folder)
-    tokenizer = make_tokenizer(corpus, options)
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-    try:
-        _write(corpus, tokenizer, partial, options, progress)
+        try:
+            return Prepared.open(folder)
+        except InputError as error:
+            remedy = f"remove {folder}, and it is made anew"
+            raise InputError(error.argument, error.problem, remedy) from error
+    check_folder(cache, "cache")
+    tokenizer = tokenizer or make_tokenizer(corpus, options, file)
+    with whole_folder(folder) as partial:
+        _write(corpus, tokenizer, partial, options, progress, least)
         (partial / TOKENIZER).write_text(json.dumps(tokenizer.describe()))
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return Prepared.open(folder, fresh=True)
 
 
-def make_tokenizer(corpus: Corpus, options: PrepareOptions) -> Tokenizer:
-    """The tokenizer that the options name; "bpe" and "characters" look at the corpus first."""
-    name = options.tokenizer
-    if name == "bytes":
-        return ByteTokenizer()
-    if name == "text8":
-        return CharacterTokenizer()
-    if name == "characters":
+def make_tokenizer(corpus: Corpus, options: PrepareOptions, file: Path | None) -> Tokenizer:
+    """The tokenizer in the file; without one "bpe" and "characters" look at the corpus first."""
+    if file is not None:
+        return _read_tokenizer(file)
+    if options.tokenizer == "characters":
         everything = (piece.text for piece in corpus.pieces())
         return CharacterTokenizer.train([SEPARATORS[corpus.documents], *map(_distinct, everything)])
-    if name == "bpe":
+    if options.tokenizer == "bpe":
         return BPETokenizer.train(_sample(corpus), options.vocab_size)
-    path = Path(name)
-    require(
-        path.is_file(),
-        "tokenizer",
-        f"unknown name {name!r}",
-        "known: bpe, bytes, characters, text8, or the path of a tokenizer.json",
-    )
+    return CharacterTokenizer() if options.tokenizer == "text8" else ByteTokenizer()
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    with reading(file, "tokenizer"):
+        data = file.read_bytes()
     try:
-        return BPETokenizer(tokenizers.Tokenizer.from_file(str(path)))
-    except Exception as error:  # the library raises bare Exceptions
-        raise InputError("tokenizer", f"{path} is no tokenizer.json: {error}") from error
+        return BPETokenizer.from_json(data.decode())
+    except (InputError, UnicodeDecodeError) as error:
+        why = error.problem if isinstance(error, InputError) else str(error)
+        raise InputError("tokenizer", f"{file}: {why}") from error
 
 
 def _distinct(text: str) -> str:
@@ -162,6 +198,7 @@ def _write(
     folder: Path,
     options: PrepareOptions,
     progress: Callable[[int], None] | None,
+    least: int,
 ) -> None:
     """Tokenise document by document into two writers."""
     facts: dict[str, Any] = {"path": str(corpus.path), **vars(options)}
@@ -185,4 +222,10 @@ def _write(
             characters += len(piece.text)
             if progress is not None:
                 progress(characters)
-        require(train.tokens > 0, "path", f"{corpus.path} holds no text")
+        require(characters > 0, "path", f"{corpus.path} holds no text", "name another file")
+        require(
+            train.tokens >= least,
+            "path",
+            f"{corpus.path} has {train.tokens} tokens to train on, a row takes {least}",
+            "give more text, or a smaller network.length",
+        )

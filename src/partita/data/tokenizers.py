@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,7 +24,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids."""
+        """Number of ids: one more than the largest."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -100,10 +103,22 @@ class CharacterTokenizer:
         return {"kind": "characters", "alphabet": self.alphabet}
 
 
+@contextmanager
+def _told(problem: str) -> Iterator[None]:
+    """What goes wrong inside the `tokenizers` library; its panics are not even `Exception`s."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, InputError):
+        raise
+    except BaseException as error:
+        raise InputError("tokenizer", f"{problem}: {' '.join(str(error).split())}") from error
+
+
 class BPETokenizer:
     """Byte-level byte-pair encoding, trained on the spot; every text survives the round trip.
 
-    Any other tokenizer of the `tokenizers` library works here too, without that promise.
+    Any other tokenizer of the `tokenizers` library works here too, without that promise. Its
+    special tokens are not added to texts: where a document ends is not the tokenizer's to say.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -114,6 +129,19 @@ class BPETokenizer:
             "BPETokenizer.train(texts, vocab_size) makes one",
         )
         self.backend = backend
+        self._sizes = (0, 0)
+
+    @staticmethod
+    def from_json(text: str) -> BPETokenizer:
+        """From the text of a `tokenizer.json`, which may be anything."""
+        with _told("this is no tokenizer.json"):
+            _refuse_false_sizes(json.loads(text))
+            backend = tokenizers.Tokenizer.from_str(text)
+            backend.no_truncation()  # such files often cut texts at what one model could read
+            backend.no_padding()
+            result = BPETokenizer(backend)
+            require(result.vocab_size > 0, "tokenizer", "it has no tokens")
+        return result
 
     @staticmethod
     def train(texts: str | Iterable[str], vocab_size: int) -> BPETokenizer:
@@ -133,28 +161,60 @@ class BPETokenizer:
 
     @property
     def vocab_size(self) -> int:
-        return self.backend.get_vocab_size()
+        tokens = self.backend.get_vocab_size()
+        if self._sizes[0] != tokens:  # some leave ids out, so the number of tokens is not enough
+            self._sizes = (tokens, 1 + max(self.backend.get_vocab().values(), default=-1))
+        return self._sizes[1]
 
     def encode(self, text: str) -> list[int]:
-        return self.backend.encode(text).ids
+        with _told("it cannot encode this text"):
+            return self.backend.encode(text, add_special_tokens=False).ids
 
     def encode_array(self, text: str) -> NDArray[Any]:
         return np.asarray(self.encode(text), dtype=np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self.backend.decode([i for i in ids if i < self.vocab_size])
+        size = self.vocab_size
+        return self.backend.decode([i for i in ids if i < size])
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "tokenizers", "json": self.backend.to_str()}
 
 
-def from_description(description: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that `describe` described."""
+def from_description(description: object) -> Tokenizer:
+    """The tokenizer that `describe` described; anything else is refused."""
+    if not isinstance(description, dict):
+        got = type(description).__name__
+        raise InputError("tokenizer", f"its description must be a dict, got {got}")
     kind = description.get("kind")
     if kind == "bytes":
         return ByteTokenizer()
     if kind == "characters":
-        return CharacterTokenizer(description["alphabet"])
+        return CharacterTokenizer(_string(description, "alphabet"))
     if kind == "tokenizers":
-        return BPETokenizer(tokenizers.Tokenizer.from_str(description["json"]))
+        return BPETokenizer.from_json(_string(description, "json"))
     raise InputError("tokenizer", f"unknown kind {kind!r}", "known: bytes, characters, tokenizers")
+
+
+def _string(description: dict[str, Any], key: str) -> str:
+    value = description.get(key)
+    if not isinstance(value, str):
+        raise InputError("tokenizer", f"its description has no text under {key!r}")
+    return value
+
+
+def _refuse_false_sizes(content: object) -> None:
+    """A table of characters says how large it is; the `tokenizers` library believes it.
+
+    A size that is made up would have it ask for gigabytes, and end the process if there are none.
+    """
+    if isinstance(content, list):
+        for item in content:
+            _refuse_false_sizes(item)
+    elif isinstance(content, dict):
+        table = content.get("precompiled_charsmap")
+        if isinstance(table, str):
+            data = base64.b64decode(table)
+            size = int.from_bytes(data[:4], "little")
+            require(size <= len(data), "normalizer", f"its table is cut short: {size} bytes")
+        _refuse_false_sizes(list(content.values()))

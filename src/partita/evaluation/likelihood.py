@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float64, Int64
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from partita.errors import require, require_int
 from partita.methods.ar import AR
@@ -17,6 +18,7 @@ from partita.methods.base import Denoiser, Loss, check_tokens
 from partita.methods.corruption import Law, make_law
 from partita.methods.masked import prior_nats, reconstruction_nats
 from partita.methods.masked_method import MaskedMethod
+from partita.networks.attention import DENSE, Layout, Segments
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
 from partita.schedules import Schedule
@@ -69,35 +71,46 @@ def nelbo(
     seed: int = 0,
     valid: Bool[Tensor, "N L"] | None = None,
     label: int | Int64[Tensor, "N"] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Estimate:
     """The negative evidence lower bound of some sequences; for AR the exact value, without error.
 
     Each replicate visits every sequence once with one low-discrepancy set of times; replicates
     are independent, so their spread gives the standard error. The law is "continuous", "discrete"
     or "subset" (or such an object): the method's own, if that is a bound, unless another is given.
-    Tokens that are not `valid` are padding.
+    Tokens that are not `valid` are padding: they do not count, and no other token reads them.
+    `progress` is told how much of the work is done, from 0 to 1.
     """
     require_int(batch_size, "batch_size")
     check_tokens(tokens, method, valid)
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
     labels = as_labels(label, tokens.shape[0], tokens.device)
     count = int(valid.sum())
-    with evaluating(method), torch.no_grad():
-        if isinstance(method, AR):
-            require(law is None, "law", "an autoregressive likelihood is exact: nothing is drawn")
-            batches = _batches(tokens, valid, labels, batch_size)
-            total = sum(_nats(method.loss(t, valid=v, label=c)) for _, t, v, c in batches)
-            return Estimate(total / count, 0.0, count)
+    if isinstance(method, AR):
+        require(law is None, "law", "an autoregressive likelihood is exact: nothing is drawn")
+        passes, laws = 1, {}
+    else:
         require_int(replicates, "replicates", 2)
-        chosen = _bound_law(method, law)
-        totals = torch.zeros(replicates, dtype=torch.float64)
-        for step in range(replicates):
+        passes, laws = replicates, {"law": _bound_law(method, law)}
+    totals = torch.zeros(passes, dtype=torch.float64)
+    with evaluating(method), torch.no_grad():
+        for step in range(passes):
             for rows, t, v, c in _batches(tokens, valid, labels, batch_size):
-                noise = Noise(seed, rows)
-                loss = method.loss(t, noise, step, batch=len(tokens), valid=v, label=c, law=chosen)
+                loss = method.loss(
+                    t,
+                    Noise(seed, rows),
+                    step,
+                    batch=len(tokens),
+                    valid=v,
+                    label=c,
+                    layout=_apart(v),
+                    **laws,
+                )
                 totals[step] += _nats(loss)
-    per_token = totals / count + _ends(method, chosen)
-    error = float(per_token.std()) / math.sqrt(replicates)
+                if progress is not None:
+                    progress((step + (int(rows[-1]) + 1) / len(tokens)) / passes)
+    per_token = totals / count + bound_ends(method, laws.get("law"))
+    error = float(per_token.std()) / math.sqrt(passes) if passes > 1 else 0.0
     return Estimate(float(per_token.mean()), error, count)
 
 
@@ -108,6 +121,13 @@ def _batches(
     for start in range(0, tokens.shape[0], size):
         rows = torch.arange(start, min(start + size, tokens.shape[0]), device=tokens.device)
         yield rows, tokens[rows], valid[rows], None if labels is None else labels[rows]
+
+
+def _apart(valid: Tensor) -> Layout:
+    """Real tokens read real tokens alone; each run of padding is a document of its own."""
+    if bool(valid.all()):
+        return DENSE
+    return Segments.of_documents(valid != F.pad(valid[:, 1:], (0, 1)))
 
 
 def _nats(loss: Loss) -> float:
@@ -126,9 +146,11 @@ def _bound_law(method: MaskedMethod, law: str | Law | None) -> Law:
     return chosen
 
 
-def _ends(method: MaskedMethod, law: Law) -> float:
+def bound_ends(method: nn.Module, law: Law | None = None) -> float:
     """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
-    schedule = getattr(law, "schedule", None)
+    if not isinstance(method, MaskedMethod):
+        return 0.0
+    schedule = getattr(law or method.bound_law, "schedule", None)
     if not isinstance(schedule, Schedule):
         return 0.0
     vocabulary = method.network.config.outputs

@@ -6,6 +6,8 @@ size), so the first token has a probability too and the likelihood is exact.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -15,8 +17,10 @@ from partita.errors import require
 from partita.methods.base import METHODS, Loss, check_tokens
 from partita.methods.masked import weighted_cross_entropy
 from partita.methods.mdlm import subs
+from partita.networks.attention import DENSE, Layout, Segments
 from partita.networks.base import Queries
 from partita.networks.causal import CausalTransformer
+from partita.networks.transformer import TransformerConfig, TransformerOptions
 from partita.randomness import Noise
 
 
@@ -37,6 +41,13 @@ class AR(nn.Module):
         self.network = network
         self.start_id = network.config.vocab_size - 1 if start_id is None else start_id
 
+    @classmethod
+    def build(cls, network: TransformerOptions, tokens: int, **choices: Any) -> AR:
+        """AR over a new network for ids 0..tokens-1; the start token is the id after them."""
+        require(not choices, "method", f"ar has no {', '.join(choices)}", "leave it out")
+        config = TransformerConfig(**vars(network), vocab_size=tokens + 1)
+        return cls(CausalTransformer(config))
+
     @property
     def mask_id(self) -> int:
         """What stands at positions that are yet to come: the start token, never a real one."""
@@ -55,9 +66,17 @@ class AR(nn.Module):
         """log p(next token): never the start token."""
         return subs(logits, self.start_id)
 
-    def shifted(self, tokens: Int64[Tensor, "B L"]) -> Int64[Tensor, "B L"]:
-        """What the network reads to predict each token: the start token, then all but the last."""
-        return F.pad(tokens[:, :-1], (1, 0), value=self.start_id)
+    def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
+        """What the network reads to predict each token: the start token, then all but the last.
+
+        Under `Segments` every segment is a sequence, with a start token of its own.
+        """
+        if not isinstance(layout, Segments):
+            return F.pad(tokens[:, :-1], (1, 0), value=self.start_id)
+        layout.check(tokens)
+        read = F.pad(tokens.flatten(), (1, 0))
+        read[layout.query_offsets.long()] = self.start_id
+        return read[:-1].view_as(tokens)
 
     def loss(
         self,
@@ -68,15 +87,20 @@ class AR(nn.Module):
         batch: int | None = None,  # noqa: ARG002
         valid: Bool[Tensor, "B L"] | None = None,
         label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
     ) -> Loss:
-        """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn."""
+        """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn.
+
+        Under a `Segments` layout, x_<l are the earlier tokens of the same segment.
+        """
         check_tokens(tokens, self, valid)
         if valid is None:
             valid = torch.ones_like(tokens, dtype=torch.bool)
         else:
             tokens = torch.where(valid, tokens, self.start_id)  # padding may hold anything
         queries = Queries(*valid.nonzero(as_tuple=True))
-        logits = self.network(self.shifted(tokens), queries=queries, label=label)
+        read = self.shifted(tokens, layout)
+        logits = self.network(read, queries=queries, label=label, layout=layout)
         weights = torch.ones(tokens.shape, device=tokens.device)
         log_probs = self.log_probabilities(logits)
         return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)

@@ -16,7 +16,9 @@ from partita.errors import InputError, require
 from partita.methods.base import Loss, check_tokens
 from partita.methods.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.methods.masked import weighted_cross_entropy
+from partita.networks.attention import DENSE, Layout
 from partita.networks.base import Network, Queries
+from partita.networks.transformer import Transformer, TransformerConfig, TransformerOptions
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
@@ -34,6 +36,7 @@ class MaskedMethod(nn.Module, ABC):
     default_schedule: ClassVar[str]
     default_law: ClassVar[str]
     default_conditioning: ClassVar[str]
+    predicts_real_tokens_alone: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -59,6 +62,34 @@ class MaskedMethod(nn.Module, ABC):
         self.conditioning = conditioning or self.default_conditioning
         self._check_conditioning()
         self._check_network()
+
+    @classmethod
+    def build(
+        cls,
+        network: TransformerOptions,
+        tokens: int,
+        *,
+        schedule: str | None = None,
+        schedule_options: dict[str, float] | None = None,
+        law: str | None = None,
+        law_options: dict[str, int] | None = None,
+        conditioning: str | None = None,
+    ) -> MaskedMethod:
+        """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
+        told = conditioning or cls.default_conditioning
+        config = TransformerConfig(
+            **vars(network),
+            vocab_size=tokens + 1,
+            output_size=tokens if cls.predicts_real_tokens_alone else None,
+            time=told != "none",
+        )
+        return cls(
+            Transformer(config),
+            schedule=make_schedule(schedule or cls.default_schedule, **(schedule_options or {})),
+            law=law,
+            conditioning=told,
+            **(law_options or {}),
+        )
 
     def _check_network(self) -> None:
         require(
@@ -97,7 +128,8 @@ class MaskedMethod(nn.Module, ABC):
             "known: none, sigma, time",
         )
         self.check_law(self.law)
-        end = float(self.schedule.alpha(torch.ones((), dtype=torch.float64)))
+        one = torch.ones((), dtype=torch.float64, device="cpu")  # also where a network is on "meta"
+        end = float(self.schedule.alpha(one))
         require(
             self.conditioning != "sigma" or end > 0,
             "conditioning",
@@ -136,12 +168,14 @@ class MaskedMethod(nn.Module, ABC):
         positions: Int64[Tensor, "N"],
         time: Float[Tensor, "B"] | None = None,
         label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
         """log x_theta at the queried positions, where the network sees the mask."""
         z = torch.where(revealed, tokens, self.mask_id)
-        logits = self.network(
-            z, queries=Queries(rows, positions), scalar=self._scalar(time), label=label
-        )
+        asked, scalar = Queries(rows, positions), self._scalar(time)
+        told = {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
+        logits = self.network(z, queries=asked, scalar=scalar, label=label, **told)
         return self.log_probabilities(logits)
 
     def _scalar(self, time: Tensor | None) -> Tensor | None:
@@ -164,12 +198,14 @@ class MaskedMethod(nn.Module, ABC):
         valid: Bool[Tensor, "B L"] | None = None,
         label: Int64[Tensor, "B"] | None = None,
         law: Law | None = None,
+        layout: Layout = DENSE,
     ) -> Loss:
         """Hide tokens by the law, predict them, weigh the cross-entropy.
 
         `noise.samples` numbers the rows within a global batch of `batch` rows, so that several
         processes share one low-discrepancy set of times. Tokens that are not `valid` (padding)
-        are never hidden and never count.
+        are never hidden and never count. `layout` says which tokens the network lets read which,
+        for example `Segments.of_documents(ends)` where documents share a row (and its time).
         """
         check_tokens(tokens, self, valid)
         if valid is None:
@@ -177,7 +213,7 @@ class MaskedMethod(nn.Module, ABC):
         else:
             tokens = torch.where(valid, tokens, self.mask_id)  # padding may hold anything
         drawn = (law or self.law).draw(valid, noise, step, batch or tokens.shape[0])
-        return self.loss_under(tokens, drawn, valid, label)
+        return self.loss_under(tokens, drawn, valid, label, layout=layout)
 
     def loss_under(
         self,
@@ -185,8 +221,12 @@ class MaskedMethod(nn.Module, ABC):
         corruption: Corruption,
         valid: Bool[Tensor, "B L"],
         label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
     ) -> Loss:
         """The loss for tokens that are already hidden."""
         queries = Queries(*corruption.masked.nonzero(as_tuple=True))
-        log_probs = self.predict(tokens, ~corruption.masked, *queries, corruption.times, label)
+        log_probs = self.predict(
+            tokens, ~corruption.masked, *queries, corruption.times, label, layout=layout
+        )
         return weighted_cross_entropy(log_probs, queries, tokens, corruption.weights, valid)

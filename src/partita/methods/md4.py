@@ -26,6 +26,7 @@ class MD4(MaskedMethod):
     default_schedule = "cosine"
     default_law = "continuous"
     default_conditioning = "time"
+    predicts_real_tokens_alone = True
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)  # for networks that have a logit for the mask after all

@@ -3,7 +3,7 @@
 from partita.networks.attention import Dense, Layout, Segments
 from partita.networks.base import Network, Queries
 from partita.networks.causal import CausalTransformer
-from partita.networks.transformer import Transformer, TransformerConfig
+from partita.networks.transformer import Transformer, TransformerConfig, TransformerOptions
 
 __all__ = [
     "CausalTransformer",
@@ -14,4 +14,5 @@ __all__ = [
     "Segments",
     "Transformer",
     "TransformerConfig",
+    "TransformerOptions",
 ]

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from partita.networks.attention import DENSE, Layout
+
 
 class Queries(NamedTuple):
     """The positions whose logits are wanted, as (row, position) pairs."""
@@ -47,7 +49,11 @@ class NetworkConfig(Protocol):
 
 @runtime_checkable
 class Network(Protocol):
-    """Tokens (and a scalar, a label) to logits at the queried positions."""
+    """Tokens (and a scalar, a label) to logits at the queried positions.
+
+    A network that only knows dense batches may leave `layout` out: it is passed where it is not
+    the default.
+    """
 
     @property
     def config(self) -> NetworkConfig: ...
@@ -59,4 +65,5 @@ class Network(Protocol):
         queries: Queries,
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]: ...

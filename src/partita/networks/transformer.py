@@ -7,18 +7,21 @@ adaLN (shift, scale and gate for attention, then for the MLP); without them no s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from partita.errors import require, require_int
+from partita.errors import require, require_int, require_positive
 from partita.networks.attention import (
     DENSE,
     Attention,
-    Dense,
     KeyValueCache,
     Layout,
     Segments,
@@ -27,50 +30,77 @@ from partita.networks.base import Queries
 from partita.networks.layers import MLPS, NORMS, Conditioning, Rotary, modulate, zero_linear
 
 EMBEDDING_STD = 0.02
+DEEPEST = 1 << 16  # blocks: even empty ones take time to make
 
 
-@dataclass(frozen=True)
-class TransformerConfig:
+@dataclass(frozen=True, kw_only=True)
+class TransformerOptions:
+    """What there is to choose about a transformer; data and method decide the rest."""
+
+    length: int = 1024
+    """Longest sequence."""
+    width: int = 768
+    """Channels of each token."""
+    depth: int = 12
+    """Number of blocks."""
+    heads: int = 12
+    """Attention heads of each block."""
+    mlp: str = "swiglu"
+    """Kind of MLP: swiglu, gelu or relu2."""
+    mlp_ratio: float = 4.0
+    """Hidden channels of the MLP, in widths."""
+    norm: str = "rms"
+    """Kind of norm: rms or layer."""
+    qk_norm: bool = True
+    """Whether queries and keys are normalised."""
+    head_bias: bool = False
+    """Whether the output projection has a bias."""
+    dropout: float = 0.0
+    """Share of each branch's output that training drops."""
+    classes: int = 0
+    """Number of class labels; 0 for none."""
+    condition_width: int = 128
+    """Channels of the vector that tells time and label."""
+    rotary_base: float = 10000.0
+    """Base of the rotary frequencies; longer sequences want a larger one."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "width", "heads", "condition_width"):
+            require_int(getattr(self, name), f"network.{name}")
+        require_int(self.depth, "network.depth", 1, DEEPEST)
+        for name in ("mlp_ratio", "rotary_base"):
+            require_positive(getattr(self, name), f"network.{name}")
+        narrow = f"{self.mlp_ratio} times width {self.width} is no channel"
+        require(self.mlp_ratio * self.width >= 1, "network.mlp_ratio", narrow, "give more")
+        _ = MLPS[self.mlp], NORMS[self.norm]
+        require(
+            self.width % (2 * self.heads) == 0,
+            "network.heads",
+            f"width {self.width} must be an even multiple of heads {self.heads}",
+        )
+        require_int(self.classes, "network.classes", 0)
+        require(0 <= self.dropout < 1, "network.dropout", f"must be in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(TransformerOptions):
     """Sizes and options of a transformer."""
 
     vocab_size: int
     """Number of input ids, the mask (or start) token included."""
     output_size: int | None = None
     """Number of logits; the same as vocab_size unless given."""
-    length: int = 1024
-    """Longest sequence."""
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    mlp: str = "swiglu"
-    mlp_ratio: float = 4.0
-    norm: str = "rms"
-    qk_norm: bool = True
-    head_bias: bool = False
-    """Whether the output projection has a bias."""
-    dropout: float = 0.0
     time: bool = False
     """Condition on a scalar (time or noise level)."""
-    classes: int = 0
-    """Number of class labels; 0 for none."""
-    condition_width: int = 128
-    rotary_base: float = 10000.0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "length", "width", "depth", "heads"):
-            require_int(getattr(self, name), f"network.{name}", 2 if name == "vocab_size" else 1)
-        require(
-            self.width % (2 * self.heads) == 0,
-            "network.heads",
-            f"width {self.width} must be an even multiple of heads {self.heads}",
-        )
-        require(self.classes >= 0, "network.classes", f"must not be negative, got {self.classes}")
+        super().__post_init__()
+        require_int(self.vocab_size, "network.vocab_size", 2)
         require(
             1 <= self.outputs <= self.vocab_size,
             "network.output_size",
             f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}",
         )
-        require(0 <= self.dropout < 1, "network.dropout", f"must be in [0, 1), got {self.dropout}")
 
     @property
     def outputs(self) -> int:
@@ -123,6 +153,8 @@ class Transformer(nn.Module):
     """Tokens (and positions, a scalar, a label) to logits."""
 
     causal = False
+    recompute: bool = False
+    """Keep no activations inside the blocks for the gradient: compute them twice instead."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -161,7 +193,11 @@ class Transformer(nn.Module):
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "*out V"]:
-        """Logits at every token, or at the queried ones alone (the projection runs on those)."""
+        """Logits at every token, or at the queried ones alone (the projection runs on those).
+
+        Tokens are [B, L], or packed [N] with a `Segments` layout. A scalar and a label belong to a
+        row, or to a segment of packed tokens.
+        """
         hidden, condition = self._trunk(tokens, scalar, label, layout, positions=None, caches=None)
         if queries is None:
             return self._project(hidden, condition)
@@ -179,8 +215,10 @@ class Transformer(nn.Module):
         positions: Tensor | None,
         caches: list[KeyValueCache] | None,
     ) -> tuple[Tensor, Tensor | None]:
-        if isinstance(layout, Dense) and self.causal:
-            layout = Dense(layout.mask, causal=True)
+        if isinstance(layout, Segments):
+            layout.check(tokens)
+        if self.causal:
+            layout = replace(layout, causal=True)
         if positions is None:
             positions = self._positions(tokens, layout)
         condition = self._condition(tokens, scalar, label, layout)
@@ -188,23 +226,35 @@ class Transformer(nn.Module):
         rotary = Rotary.at(positions, head_width, self.config.rotary_base)
         x = self.embed(tokens)
         for index, block in enumerate(self.blocks):
-            x = block(x, rotary, layout, condition, caches[index] if caches else None)
+            if caches is None:
+                x = self._run(block, x, rotary, layout, condition)
+            else:
+                x = block(x, rotary, layout, condition, caches[index])
         return x, condition
+
+    def _run(self, block: nn.Module, *inputs: Any) -> Tensor:
+        """A block, whose activations are computed again for the gradient under `recompute`."""
+        run: Callable[..., Tensor] = block
+        if self.recompute and self.training and torch.is_grad_enabled():
+            dropping = self.config.dropout > 0  # the second pass must then drop what the first did
+            run = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=dropping)
+        return run(*inputs)
 
     @staticmethod
     def _positions(tokens: Tensor, layout: Layout) -> Tensor:
-        if isinstance(layout, Segments):
+        if isinstance(layout, Segments) and tokens.ndim == 1:
             return layout.query_positions()
+        # Rotary attention sees differences alone, so documents in a row need no count of their own.
         return torch.arange(tokens.shape[-1], device=tokens.device)
 
     def _condition(
         self, tokens: Tensor, scalar: Tensor | None, label: Tensor | None, layout: Layout
     ) -> Tensor | None:
-        """One vector per token's row, shaped to broadcast over the tokens."""
+        """One vector per row (or packed segment), shaped to broadcast over the tokens."""
         self._check_condition(scalar, label)
         if self.conditioning is None:
             return None
-        if isinstance(layout, Segments):
+        if isinstance(layout, Segments) and tokens.ndim == 1:
             count = layout.query_offsets.numel() - 1
             vectors: Tensor = self.conditioning(scalar, label, count)
             return vectors[layout.segment_of_query()]

@@ -37,6 +37,10 @@ class Prompt:
             f"tokens must be int64 and known bool, got {self.tokens.dtype} and {self.known.dtype}",
         )
 
+    def to(self, device: torch.device) -> Prompt:
+        """The same on another device."""
+        return Prompt(self.tokens.to(device), self.known.to(device))
+
 
 @dataclass
 class Canvas:

@@ -31,11 +31,9 @@ class Decoding:
         require_number(self.temperature, "temperature")
         if self.top_k is not None:
             require_int(self.top_k, "top_k")
-        require(
-            self.top_p is None or 0 < self.top_p <= 1,
-            "top_p",
-            f"must be in (0, 1], got {self.top_p}",
-        )
+        if self.top_p is not None:
+            require_number(self.top_p, "top_p")
+            require(0 < self.top_p <= 1, "top_p", f"must be in (0, 1], got {self.top_p}")
 
 
 PLAIN = Decoding()

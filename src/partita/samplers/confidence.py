@@ -10,13 +10,14 @@ model's own law (they prefer likely tokens first), which is why they are fast at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from partita.errors import require
+from partita.errors import require_number
 from partita.methods.base import Denoiser
 from partita.randomness import Purpose
 from partita.registry import Registry
@@ -138,11 +139,7 @@ def confidence(
     With noise, positions are ranked by log(confidence) + temperature * (1 - i/(steps-1)) * Gumbel
     (MaskGIT): random at first, sure of itself at the end. "random" always ranks by noise.
     """
-    require(
-        noise_temperature >= 0,
-        "noise_temperature",
-        f"must not be negative, got {noise_temperature}",
-    )
+    require_number(noise_temperature, "noise_temperature")
     measure = CONFIDENCES[confidence]
     hidden = canvas.remaining.sum(-1)
     plan = reveal_counts(hidden, steps, counts)
@@ -185,6 +182,7 @@ def threshold(
     confidence: str = "probability",
 ) -> Int64[Tensor, "B L"]:
     """Reveal every position that is sure enough, at least one per step, until none is hidden."""
+    require_number(threshold, "threshold", -math.inf)
     measure = CONFIDENCES[confidence]
     hidden = canvas.remaining.sum(-1)
     step = 0

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from partita.errors import InputError, require, require_int
+from partita.errors import InputError, require, require_int, require_seed
 from partita.methods.base import Model, check_ids
 from partita.randomness import Noise
 from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
@@ -52,7 +52,7 @@ def sample(
     name = DEFAULT_SAMPLER[model.family] if sampler is None else sampler
     chosen = _fitting(model, name)
     _check_options(name, chosen, options)
-    require_int(seed, "seed", 0)
+    require_seed(seed, "seed")
     require_int(first, "first", 0)
     canvas = _canvas(model, count, prompt, length, slides="block_length" in _options(chosen))
     session = Session(
@@ -142,7 +142,7 @@ def _check_prompt(prompt: Prompt, model: Model) -> None:
 
 
 def _check_length(model: Model, argument: str, length: int, slides: bool) -> None:
-    beyond = ", or use sampler='blocks', which goes beyond" if model.family == "masked" else ""
+    beyond = ", or use the sampler blocks, which goes beyond" if model.family == "masked" else ""
     require(
         slides or length <= model.length,
         argument,

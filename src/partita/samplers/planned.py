@@ -133,12 +133,13 @@ def _order_keys(
 ) -> Tensor:
     length, device = canvas.tokens.shape[1], canvas.tokens.device
     if not isinstance(order, str):
-        positions = torch.as_tensor(order)
-        require(
-            torch.equal(positions.sort().values.cpu(), torch.arange(length)),
-            "order",
-            f"must name each of the {length} positions once",
-        )
+        problem = f"must name each of the {length} positions once"
+        try:
+            positions = torch.as_tensor(order)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError("order", f"{problem}, got {order!r}") from error
+        whole = torch.equal(positions.sort().values.cpu(), torch.arange(length))
+        require(whole, "order", problem)
         return positions.argsort().to(device).expand_as(canvas.tokens)
     if order == "left-to-right":
         return torch.arange(length, device=device).expand_as(canvas.tokens)

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from partita.errors import require
+from partita.training.distribution import local
 
 
 class MovingAverage:
     """shadow <- d shadow + (1 - d) weights after every step.
 
     The decay warms up as d_n = min(decay, (1 + n) / (10 + n)) for the n-th update, so that the
-    random start is forgotten early.
+    random start is forgotten early. Weights that are shared out over processes are averaged share
+    by share.
     """
 
     def __init__(self, module: nn.Module, decay: float = 0.9999) -> None:
@@ -33,7 +35,9 @@ class MovingAverage:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         weights = dict(module.named_parameters())
         torch._foreach_lerp_(
-            list(self.shadow.values()), [weights[name] for name in self.shadow], 1 - decay
+            [local(shadow) for shadow in self.shadow.values()],
+            [local(weights[name].detach()) for name in self.shadow],
+            1 - decay,
         )
 
     def copy_to(self, module: nn.Module) -> None:
@@ -54,4 +58,4 @@ class MovingAverage:
     @torch.no_grad()
     def _copy(module: nn.Module, values: dict[str, Tensor]) -> None:
         for name, parameter in module.named_parameters():
-            parameter.copy_(values[name])
+            local(parameter.detach()).copy_(local(values[name]))

@@ -1,106 +1,178 @@
-"""The training loop: windows of a token stream, an optimiser, a moving average of the weights.
-
-Every draw (windows, times, masks) is addressed by the seed and the step, so the same options give
-the same run.
-"""
+"""The training loop: batches in order, a learning rate that follows the run, and what is done
+between steps (reading losses, validating, saving). `fit` is the loop for tokens in memory."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from partita.errors import InputError, require, require_int, require_number
-from partita.methods.base import Loss
-from partita.randomness import Noise, Purpose
+from partita.data.batches import InMemory, Order, Packed
+from partita.errors import InputError, require
+from partita.evaluation.likelihood import Estimate
+from partita.training.distribution import World
 from partita.training.ema import MovingAverage
-from partita.training.optimisers import OPTIMISERS
+from partita.training.engine import Advance, Engine
+from partita.training.options import RunOptions, TrainingOptions
 
-
-@runtime_checkable
-class Trainable(Protocol):
-    """A method with a loss."""
-
-    @property
-    def length(self) -> int:
-        """Longest sequence."""
-        ...
-
-    def loss(self, tokens: Int64[Tensor, "B L"], noise: Noise, step: int) -> Loss:
-        """The loss of a batch."""
-        ...
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How long and how fast to learn. Give `steps` or `seconds`."""
-
-    steps: int | None = None
-    seconds: float | None = None
-    """A wall-clock budget; the learning rate follows the share of it that is used up."""
-    batch_size: int = 32
-    length: int | None = None
-    """Tokens in a window; the model's length unless given."""
-    optimiser: str = "adamw"
-    learning_rate: float = 1e-3
-    warmup: float = 0.05
-    """Share of the run over which the learning rate rises from 0; it then falls as a cosine."""
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    ema: float = 0.999
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(
-            (self.steps is None) != (self.seconds is None),
-            "steps, seconds",
-            "give exactly one of them",
-        )
-        for name in ("steps", "batch_size", "length"):
-            if getattr(self, name) is not None:
-                require_int(getattr(self, name), name)
-        for name in ("seconds", "learning_rate", "clip"):
-            value = getattr(self, name)
-            if value is not None:
-                require_number(value, name)
-                require(value > 0, name, "must be positive, got 0")
-        require(0 <= self.warmup < 1, "warmup", f"is a share of the run, got {self.warmup}")
-        require(0 <= self.ema < 1, "ema", f"must lie in [0, 1), got {self.ema}")
+SHOWN_ROWS = 16  # of a batch that broke the run
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback sees after each step."""
+    """What a callback sees after steps: the newest of them, and how far the run is."""
 
     step: int
+    """Steps done."""
     share: float
     """How much of the run is done, from 0 to 1."""
     loss: float
-    """Nats per token of this batch."""
+    """Nats per token, the mean of the steps since the last report."""
+    norm: float
+    """Norm of the newest gradient before clipping."""
+    rate: float
+    """The newest learning rate."""
+    epoch: float
+    """How often the corpus has been seen."""
+    tokens_per_second: float
+    """Over the steps since the last report."""
     seconds: float
+    """Time spent training, over all resumes."""
 
 
-def rate_factor(share: float, warmup: float) -> float:
-    """The learning rate at a share of the run, as a fraction of its peak."""
-    if share < warmup:
-        return share / warmup
-    return 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
+@dataclass
+class Hooks:
+    """What happens between steps. Everything is optional."""
+
+    progress: Callable[[Progress], None] | None = None
+    """After every `log_every` steps."""
+    validated: Callable[[int, Estimate], None] | None = None
+    """After a validation: the step and the bound."""
+    save: Callable[[], None] | None = None
+    """Writes a checkpoint. All processes call it."""
+    stop_signal: Callable[[], int] = field(default=lambda: 0)
+    """The number of a signal that asks for an early end, or 0."""
+    last_good: Callable[[], str] = field(default=lambda: "none")
+    """The last checkpoint, for the message that a broken run leaves."""
 
 
-def window_batch(
-    stream: Int64[Tensor, "N"], options: TrainingOptions, length: int, step: int
-) -> Int64[Tensor, "B L"]:
-    """Random windows of the stream for one step."""
-    noise = Noise.for_batch(options.seed, options.batch_size)
-    u = noise.uniform(Purpose.DATA, step, torch.zeros(1, 1, dtype=torch.int64))
-    starts = (u * (stream.numel() - length + 1)).long()
-    return stream[starts + torch.arange(length)]
+def train(
+    engine: Engine, order: Order, valid: Order | None = None, hooks: Hooks | None = None
+) -> int:
+    """Train until the run's end (0) or until a signal (its number)."""
+    hooks = hooks or Hooks()
+    options, run, world = engine.options, engine.run, engine.world
+    part = world.share(options.batch_size, "training.batch_size")
+    reader = _Reader(engine, order, hooks)
+    began = time.monotonic() - engine.seconds
+    signal, share = _agree(engine, hooks, began)
+    while share < 1 and not signal:
+        batch = order.batch(engine.step, part).to(world.device)
+        reader.add(engine.advance(batch, options.rate_at(share)), batch.count)
+        signal, share = _agree(engine, hooks, began)
+        if engine.step % run.log_every == 0 or share == 1 or signal:
+            reader.read()
+        if engine.step % run.validate_every == 0 or share == 1:
+            _validate(engine, valid, hooks)
+            reader.since = time.monotonic()  # what is reported is the speed of training
+        if hooks.save and (engine.step % run.checkpoint_every == 0 or share == 1 or signal):
+            reader.read()  # a broken loss must not reach a checkpoint
+            hooks.save()
+    return signal
+
+
+def _agree(engine: Engine, hooks: Hooks, began: float) -> tuple[int, float]:
+    """A signal's number, or 0, and the share of the run that is done: the same for everybody."""
+    clock = time.monotonic() - began if engine.world.first else 0.0
+    signal, engine.seconds = engine.world.largest(hooks.stop_signal(), clock)
+    return int(signal), engine.options.share(engine.step, engine.seconds)
+
+
+def _validate(engine: Engine, valid: Order | None, hooks: Hooks) -> None:
+    if valid is None or hooks.validated is None:
+        return
+    estimate = engine.validate(valid, engine.run.validation_rows)
+    if estimate is not None:
+        hooks.validated(engine.step, estimate)
+
+
+class _Reader:
+    """Losses wait on the device and are read some steps at a time: reading one waits for it."""
+
+    def __init__(self, engine: Engine, order: Order, hooks: Hooks) -> None:
+        self.engine, self.order, self.hooks = engine, order, hooks
+        self.waiting: list[Advance] = []
+        self.tokens = 0
+        self.since = time.monotonic()
+
+    def add(self, advance: Advance, tokens: int) -> None:
+        self.waiting.append(advance)
+        self.tokens += tokens
+
+    def read(self) -> None:
+        if not self.waiting:
+            return
+        engine = self.engine
+        parts = torch.stack([advance.loss for advance in self.waiting])
+        losses = engine.world.total(parts).tolist()
+        norms = torch.stack([advance.norm for advance in self.waiting]).tolist()
+        for advance, loss, norm in zip(self.waiting, losses, norms, strict=True):
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                raise self._broken(advance.step, loss, norm)
+        now = time.monotonic()
+        if self.hooks.progress:
+            self.hooks.progress(
+                Progress(
+                    step=engine.step,
+                    share=engine.options.share(engine.step, engine.seconds),
+                    loss=sum(losses) / len(losses),
+                    norm=norms[-1],
+                    rate=self.waiting[-1].rate,
+                    epoch=self.order.epoch(engine.step),
+                    tokens_per_second=self.tokens / max(now - self.since, 1e-9),
+                    seconds=engine.seconds,
+                )
+            )
+        self.waiting.clear()
+        self.tokens, self.since = 0, now
+
+    def _broken(self, step: int, loss: float, norm: float) -> InputError:
+        starts = self.order.batch(step).starts
+        rows = ", ".join(map(str, starts[:SHOWN_ROWS]))
+        more = f" and {len(starts) - SHOWN_ROWS} more" if len(starts) > SHOWN_ROWS else ""
+        name, value = ("loss", loss) if not math.isfinite(loss) else ("gradient's norm", norm)
+        return InputError(
+            "training",
+            f"the {name} is {value} at step {step}, whose rows begin at tokens {rows}{more}",
+            f"last good checkpoint: {self.hooks.last_good()}; lower training.learning_rate",
+        )
+
+
+def fit(
+    method: nn.Module,
+    stream: Int64[Tensor, "N"],
+    options: TrainingOptions,
+    callback: Callable[[Progress], None] | None = None,
+) -> MovingAverage:
+    """Train a method in place on a stream of tokens; its averaged weights are in it afterwards.
+
+    The callback sees every step.
+    """
+    device = next(method.parameters()).device
+    run = RunOptions(device=str(device), log_every=1)
+    engine = Engine(method, options, run, World(0, 1, device))
+    length: int = method.length if options.length is None else options.length  # type: ignore[assignment]
+    _check_stream(stream, length)
+    rows = Packed(InMemory(stream.cpu()), length)
+    train(engine, Order(rows, options.batch_size, options.seed), hooks=Hooks(progress=callback))
+    engine.average.copy_to(method)
+    method.eval()
+    return engine.average
 
 
 def _check_stream(stream: Tensor, length: int) -> None:
@@ -113,56 +185,6 @@ def _check_stream(stream: Tensor, length: int) -> None:
     require(
         stream.numel() >= length,
         "stream",
-        f"{stream.numel()} tokens do not fill one window of {length}",
+        f"{stream.numel()} tokens do not fill one row of {length}",
         "give more text or a smaller length",
     )
-
-
-def fit(
-    method: Trainable,
-    stream: Int64[Tensor, "N"],
-    options: TrainingOptions,
-    callback: Callable[[Progress], None] | None = None,
-) -> MovingAverage:
-    """Train a method in place on a stream of tokens; its averaged weights are in it afterwards."""
-    require(
-        isinstance(method, nn.Module) and isinstance(method, Trainable),
-        "method",
-        f"{type(method).__name__} has no loss",
-        "wrap a network in a method such as MDLM",
-    )
-    assert isinstance(method, nn.Module)
-    length = method.length if options.length is None else options.length
-    _check_stream(stream, length)
-    make = OPTIMISERS[options.optimiser]
-    optimisers = make(method, options.learning_rate, options.weight_decay)
-    average = MovingAverage(method, options.ema)
-    device = next(method.parameters()).device
-    began, step, share = time.monotonic(), 0, 0.0
-    method.train()
-    while share < 1:
-        rate = options.learning_rate * rate_factor(share, options.warmup)
-        tokens = window_batch(stream, options, length, step).to(device)
-        noise = Noise.for_batch(options.seed, options.batch_size, device=device)
-        objective = method.loss(tokens, noise, step).objective
-        loss = float(objective.detach())
-        if not math.isfinite(loss):
-            raise InputError(
-                "training", f"the loss is {loss} at step {step}", "lower learning_rate"
-            )
-        method.zero_grad(set_to_none=True)
-        objective.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(method.parameters(), options.clip)
-        for optimiser in optimisers:
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            optimiser.step()
-        average.update(method)
-        step += 1
-        seconds = time.monotonic() - began
-        share = min(1.0, step / options.steps if options.steps else seconds / options.seconds)  # type: ignore[operator]
-        if callback:
-            callback(Progress(step, share, loss, seconds))
-    average.copy_to(method)
-    method.eval()
-    return average

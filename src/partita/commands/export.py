@@ -1,0 +1,82 @@
+"""`partita export`: a model as a folder to share, with a model card; `--push` uploads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from rich.console import Console
+
+from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.errors import InputError, require
+from partita.files import check_folder
+from partita.hub.text_model import TextModel, load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Exporting."""
+
+    model: str
+    out: str
+    push: str | None = None
+    """Upload to the Hugging Face hub under this id, such as name/model."""
+    private: bool = False
+    """With --push: a private repository."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.out), "out", "is empty", "name a folder")
+        lonely = self.private and self.push is None
+        require(not lonely, "--private", "nothing is uploaded", "give --push NAME/MODEL too")
+        if self.push is not None:
+            try:
+                validate_repo_id(self.push)
+            except HFValidationError as error:
+                raise InputError("--push", str(error), "give NAME/MODEL") from error
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "export",
+        "Write a model as a folder of safetensors and JSON with a model card, without the state\n"
+        "that only training needs. partita.load reads it, from disk or from the hub.",
+        [
+            "partita export runs/notes-mdlm notes-model",
+            "partita export runs/notes-mdlm notes-model --push NAME/notes-model",
+        ],
+    )
+    add_options(parser, Options, model=MODEL, out="the folder to write; it must not exist yet")
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Load, write, upload."""
+    chosen = options(words)
+    out = Path(chosen.out)
+    require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
+    check_folder(out.parent, "out")
+    model = load(chosen.model, device="cpu")
+    model.save(out)
+    console = Console(highlight=False)
+    console.print(f"Exported to {out}", soft_wrap=True)
+    if chosen.push is not None:
+        url = _push(model, chosen.push, chosen.private, out)
+        console.print(f"Uploaded: {url}", soft_wrap=True)
+
+
+def _push(model: TextModel, name: str, private: bool, out: Path) -> object:
+    """Upload; what fails there leaves the folder here."""
+    try:
+        return model.push_to_hub(name, private=private)
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(
+            "--push",
+            f"the upload failed: {why}",
+            f"{out} is complete: log in with hf auth login, then hf upload {name} {out}",
+        ) from error

@@ -1,0 +1,58 @@
+"""`partita infill`: the blanks of a text, filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.sample import Drawing, print_texts
+from partita.commands.show import animated
+from partita.errors import naming
+from partita.hub.text_model import load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Drawing):
+    """Infilling."""
+
+    model: str
+    text: str
+    blank_tokens: int | None = None
+    """Tokens of every blank that does not say its own number."""
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "infill",
+        "Fill in the blanks of a text. What stands around them is never changed.\n"
+        "A run of two or more underscores is a blank of that many tokens; __12__ is one of twelve.",
+        [
+            "partita infill runs/notes-mdlm 'The capital of ____ is Paris.'",
+            "partita infill runs/notes-mdlm 'The __8__ of __6__ is Paris.' --count 3",
+            "partita infill runs/notes-mdlm 'The ____ is Paris.' --blank_tokens 2 --json",
+        ],
+    )
+    add_options(parser, Options, model=MODEL, text="a text with blanks")
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Load, fill in, print."""
+    chosen = options(words)
+    console = Console(highlight=False)
+    with naming(chosen.names() | {"prompt": "text"}):
+        model = load(chosen.model, device=chosen.device)
+        with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
+            texts = model.infill(
+                chosen.text,
+                chosen.count,
+                blank_tokens=chosen.blank_tokens,
+                callback=callback,
+                **chosen.given(),
+            )
+    print_texts(console, texts, chosen.json)

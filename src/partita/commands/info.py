@@ -1,0 +1,78 @@
+"""`partita info`: what a run, checkpoint or model is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.hub import checkpoints, format
+from partita.hub.find import find
+from partita.recipe import flatten
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Information."""
+
+    model: str
+    json: bool = False
+    """Print JSON, for machines."""
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "info",
+        "Check a model's files and print its full recipe, provenance, metrics and checksums.",
+        ["partita info runs/notes-mdlm", "partita info runs/notes-mdlm --json"],
+    )
+    add_options(parser, Options, model=MODEL)
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Check the files, print what they say."""
+    chosen = options(words)
+    facts = gather(chosen.model)
+    if chosen.json:
+        print(json.dumps(facts))
+        return
+    print_facts(Console(highlight=False), facts)
+
+
+def gather(model: str) -> dict[str, Any]:
+    """Everything that the files say, after checking them."""
+    folder = find(model)
+    checksums = format.verify(folder)
+    content = format.read_json(folder / format.CONFIG)
+    shapes = format.shapes(folder / format.WEIGHTS)
+    state = format.read_json(folder / format.STATE) if format.STATE in checksums else {}
+    run_folder = Path(model)
+    return {
+        "folder": str(folder),
+        "checkpoints": [path.name for path in checkpoints.listed(run_folder)],
+        "parameters": sum(shapes.values()),
+        "recipe": content.get("recipe", {}),
+        "provenance": content.get("provenance", {}),
+        "state": state,
+        "checksums": checksums,
+    }
+
+
+def print_facts(console: Console, facts: dict[str, Any]) -> None:
+    """The same for people: a line for every key."""
+    console.print(f"{facts['folder']}: {facts['parameters']:,} parameters", soft_wrap=True)
+    if facts["checkpoints"]:
+        console.print(f"checkpoints: {', '.join(facts['checkpoints'])}", soft_wrap=True)
+    for section in ("recipe", "provenance", "state", "checksums"):
+        table = Table(title=section, title_justify="left", show_header=False, box=None)
+        for key, value in flatten(facts[section]).items():
+            table.add_row(key, str(value))
+        console.print(table)

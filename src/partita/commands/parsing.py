@@ -1,0 +1,238 @@
+"""Options of verbs: typed dataclasses, which jsonargparse turns into flags and YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+import reprlib
+from argparse import ArgumentError, RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, get_loader, set_parsing_settings
+
+from partita.data.reading import reading
+from partita.errors import InputError, require
+
+T = TypeVar("T")
+Configs = dict[str, Mapping[str, Any]]
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Examples keep their lines."""
+
+
+def make_parser(
+    verb: str, description: str, examples: Sequence[str], *, recipe: bool = False
+) -> ArgumentParser:
+    """A parser that teaches: what the verb does, and lines to try."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    parser = ArgumentParser(
+        prog=f"partita {verb}",
+        description=description,
+        epilog=f"examples:\n{lines}",
+        formatter_class=_Formatter,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    if recipe:
+        parser.add_argument(
+            "--config", action="config", help="a recipe as YAML; flags after it override it"
+        )
+    return parser
+
+
+MODEL = "a run folder (its best checkpoint is used), a checkpoint, an exported model or a hub id"
+
+
+def add_options(parser: ArgumentParser, options: type, **places: str) -> None:
+    """The fields of a dataclass as flags, but for `places`: those are told by their place.
+
+    A place is described by its help; one that begins with "?" may be left out, with "*" repeated.
+    """
+    for name, text in places.items():
+        nargs = text[0] if text[0] in "?*" else None
+        parser.add_argument(name, type=str, nargs=nargs, help=text.lstrip("?*"))
+    parser.add_class_arguments(options, as_group=False, skip=set(places))
+
+
+def parse(parser: ArgumentParser, words: Sequence[str], options: type[T]) -> T:
+    """The dataclass that some words describe. What does not fit is one clear line."""
+    words = _switched(parser, _underscored(words))
+    configs = _read_configs(parser, words)
+    try:
+        found = parser.instantiate(parser.parse_args(words))
+    except InputError as error:
+        raise _placed(error, configs, words) from error
+    except ArgumentError as error:
+        raise _placed(_explained(parser, words, error), configs, words) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError("options", _one_line(error), _usage(parser)) from error
+    values = {field.name: found[field.name] for field in dataclasses.fields(options)}  # type: ignore[arg-type]
+    return options(**values)
+
+
+def flags_of(options: type, *places: str) -> dict[str, str]:
+    """How the fields of a dataclass are written as flags; `places` are told by their place."""
+    names = [field.name for field in dataclasses.fields(options)]
+    return {name: f"--{name}" for name in names if name not in places}
+
+
+# Words -------------------------------------------------------------------------------------------
+
+
+def _underscored(words: Sequence[str]) -> list[str]:
+    """`--vocab-size` is `--vocab_size`: flags are the keys of the YAML, dashes are forgiven.
+
+    What comes after `--` is no flag.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    return [_flag(word) if word.startswith("--") else word for word in words[:end]] + [*words[end:]]
+
+
+def _flag(word: str) -> str:
+    flag, equals, value = word[2:].partition("=")
+    return f"--{flag.replace('-', '_')}{equals}{value}"
+
+
+def _switched(parser: ArgumentParser, words: list[str]) -> list[str]:
+    """`--json` alone is `--json=true`."""
+    switches = _switches(parser)
+    return [
+        f"{word}=true" if word in switches and following not in ("true", "false") else word
+        for word, following in zip(words, [*words[1:], ""], strict=False)
+    ]
+
+
+def _switches(parser: ArgumentParser) -> set[str]:
+    typed = ((action, getattr(action, "_typehint", None)) for action in parser._actions)
+    return {flag for action, kind in typed if kind is bool for flag in action.option_strings}
+
+
+# YAML --------------------------------------------------------------------------------------------
+
+
+def _read_configs(parser: ArgumentParser, words: list[str]) -> Configs:
+    """The YAML files among some words, each of which must hold the sections of a recipe."""
+    if not any("--config" in action.option_strings for action in parser._actions):
+        return {}
+    given = [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    given += [word for flag, word in pairwise(words) if flag == "--config"]
+    return {name: _read_config(parser, Path(name)) for name in given if not name.startswith("{")}
+
+
+def _read_config(parser: ArgumentParser, path: Path) -> Mapping[str, Any]:
+    known = [action.dest for action in parser._actions]
+    sections = [name for name in known if any(other.startswith(f"{name}.") for other in known)]
+    with reading(path, "--config"):
+        require(path.exists(), "--config", f"{path} does not exist", "name a YAML file")
+        data = path.read_bytes()
+    hint = f"{parser.prog} --print_config shows a recipe"
+    try:
+        content = get_loader("yaml")(data.decode())
+        json.dumps(content, default=str)  # fails if an anchor holds itself
+    except Exception as error:  # of many kinds: the file may hold anything
+        raise InputError("--config", f"{path} is no YAML: {_one_line(error)}", hint) from error
+    require(isinstance(content, Mapping), "--config", f"{path} holds no recipe", hint)
+    for section in sections:
+        inside = content.get(section, {})
+        problem = f"{path}: {section} must hold keys, got {reprlib.repr(inside)}"
+        require(isinstance(inside, Mapping | str), "--config", problem, hint)
+    return content  # type: ignore[no-any-return]
+
+
+def _placed(error: InputError, configs: Configs, words: list[str]) -> InputError:
+    """An error that names the file too if the key at fault comes from one."""
+    section, _, key = error.argument.partition(".")
+    if not key or any(word.split("=")[0] == f"--{error.argument}" for word in words):
+        return error
+    files = [name for name, content in configs.items() if key in (content.get(section) or {})]
+    if not files:
+        return error
+    return InputError(error.argument, f"{error.problem} (in {files[-1]})", error.remedy)
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _usage(parser: ArgumentParser) -> str:
+    return f"{parser.prog} --help shows what there is"
+
+
+def _explained(parser: ArgumentParser, words: list[str], error: ArgumentError) -> InputError:
+    """Name the flag or key, the problem, and the nearest thing that exists."""
+    text = _one_line(error)
+    if found := re.search(r"unrecognized arguments: (\S+)", text):
+        return _unexpected(parser, words, found[1])
+    if found := re.fullmatch(r"Group '([\w.]+)' does not accept option '([^']+)'", text):
+        return _unknown_key(parser, f"{found[1]}.{found[2]}")
+    if found := re.fullmatch(r"Option '([^']+)' is not accepted", text):
+        return _unknown_key(parser, found[1])
+    if found := re.fullmatch(r"Key must be a string, got: (.*)\.", text):
+        return _unknown_key(parser, found[1])
+    if found := re.search(r"argument (\S+): expected one argument", text):
+        return InputError(found[1], "needs a value", _usage(parser))
+    if found := re.search(r"arguments are required: (.*)", text):
+        return InputError(found[1], "must be given", _usage(parser))
+    if found := re.fullmatch(r'Parser key "([\w.]+)": (.*)', text):
+        return _wrong_value(parser, found[1], found[2])
+    return InputError("options", text, _usage(parser))
+
+
+def _unexpected(parser: ArgumentParser, words: list[str], word: str) -> InputError:
+    """A word that no option takes."""
+    if word.startswith("--"):
+        flag = word.split("=")[0]
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(flag, flags, n=1)
+        return InputError(
+            flag, "unknown option", f"did you mean {near[0]}?" if near else _usage(parser)
+        )
+    before = words[words.index(word) - 1] if word in words[1:] else ""
+    switch = before.removesuffix("=true")
+    if before != switch and switch in _switches(parser):
+        return InputError(switch, f"must be true or false, got {word!r}")
+    return InputError(repr(word), "is one word too many", _usage(parser))
+
+
+def _unknown_key(parser: ArgumentParser, key: str) -> InputError:
+    """A key that a YAML file has and a recipe has not."""
+    near = difflib.get_close_matches(key, [action.dest for action in parser._actions], n=1)
+    return InputError(key, "unknown key", f"did you mean {near[0]}?" if near else _usage(parser))
+
+
+def _wrong_value(parser: ArgumentParser, key: str, text: str) -> InputError:
+    """A value of another type than its key's."""
+    action = next((action for action in parser._actions if action.dest == key), None)
+    name = key if "." in key or not getattr(action, "option_strings", []) else f"--{key}"
+    if "Unable to load config" in text:
+        hint = f"write --{key}.KEY VALUE"
+        return InputError(name, "is a section with keys of its own", hint)
+    value = re.search(r"(?:Got|Given) value: (.*)", text)
+    kind = getattr(action, "_typehint", None)
+    if value is None or kind is None:
+        return InputError(name, text, _usage(parser))
+    return InputError(name, f"must be {_described(kind)}, got {reprlib.repr(value[1])}")
+
+
+def _described(kind: object) -> str:
+    """A type in words."""
+    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    if kind is NoneType:
+        return "null"
+    if kind in known:
+        return known[kind]
+    if get_origin(kind) is dict:
+        return "keys and values, such as {steps: 64}"
+    return " or ".join(map(_described, get_args(kind))) or str(kind)

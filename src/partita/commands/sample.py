@@ -1,0 +1,121 @@
+"""`partita sample`: texts that a trained model writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.show import animated
+from partita.errors import naming, require_int, require_seed
+from partita.hub.text_model import load
+from partita.samplers.options import check_more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """What `sample` and `infill` have in common. The model's recipe fills in what is left out."""
+
+    sampler: str | None = None
+    """ancestral, first-hitting, ordered, confidence, threshold, blocks, or autoregressive."""
+    steps: int | None = None
+    """Steps of a sampler that has them."""
+    temperature: float | None = None
+    """Divides the logits; 0 takes the most probable token."""
+    top_k: int | None = None
+    """Keep the k most probable tokens."""
+    top_p: float | None = None
+    """Keep the most probable tokens until their mass reaches p."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More options of the sampler, for example --options.counts cosine of confidence."""
+    count: int = 1
+    """How many texts."""
+    seed: int = 0
+    """Seed: the same seed gives the same texts."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    json: bool = False
+    """Print JSON, for machines."""
+    show: bool = False
+    """Watch the first text being written."""
+
+    def __post_init__(self) -> None:
+        require_int(self.count, "--count")
+        require_seed(self.seed, "--seed")
+        check_more(self.options, "--options")
+
+    def names(self) -> dict[str, str]:
+        """Arguments of `TextModel.sample` as they are written here."""
+        more = {name: f"--options.{name}" for name in self.options}
+        return flags_of(type(self), "model", "text") | more
+
+    def given(self) -> dict[str, Any]:
+        """What was asked for, as arguments of `TextModel.sample`."""
+        names = ("sampler", "steps", "temperature", "top_k", "top_p", "seed")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None} | self.options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Drawing):
+    """Sampling."""
+
+    model: str
+    length: int | None = None
+    """Tokens of a text; the model's length unless given (more with --sampler blocks)."""
+    prompt: str = ""
+    """A text to go on from."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length is not None:
+            require_int(self.length, "--length")
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "sample",
+        "Write texts with a trained model.",
+        [
+            "partita sample runs/notes-mdlm --count 3",
+            "partita sample runs/notes-mdlm --show --sampler confidence --steps 16",
+            "partita sample runs/notes-mdlm --prompt 'Once upon a time' --temperature 0.7",
+            "partita sample runs/notes-mdlm --sampler blocks --length 500 --json",
+        ],
+    )
+    add_options(parser, Options, model=MODEL)
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Load, sample, print."""
+    chosen = options(words)
+    console = Console(highlight=False)
+    with naming(chosen.names()):
+        model = load(chosen.model, device=chosen.device)
+        with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
+            texts = model.sample(
+                chosen.count,
+                prompt=chosen.prompt,
+                length=chosen.length,
+                callback=callback,
+                **chosen.given(),
+            )
+    print_texts(console, texts, chosen.json)
+
+
+def print_texts(console: Console, texts: list[str], as_json: bool) -> None:
+    """Texts, apart by a rule if there are several; or as JSON."""
+    if as_json:
+        print(json.dumps({"texts": texts}, ensure_ascii=False))
+        return
+    for number, text in enumerate(texts):
+        if number:
+            console.rule(style="dim")
+        console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,131 @@
+"""`partita score`: how many bits a model needs for given texts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.data.blanks import require_text
+from partita.data.reading import reading
+from partita.errors import InputError, naming, require, require_int, require_seed
+from partita.hub.text_model import Score, load
+
+SHOWN = 48  # characters of a text in the table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Scoring."""
+
+    model: str
+    texts: list[str]
+    file: str | None = None
+    """A file with a text on each line; - for standard input."""
+    replicates: int = 8
+    """Draws of the estimate."""
+    seed: int = 0
+    """Seed of the draws."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    json: bool = False
+    """Print JSON, for machines."""
+
+    def __post_init__(self) -> None:
+        require_int(self.replicates, "--replicates", 2)
+        require_seed(self.seed, "--seed")
+        require(
+            not self.texts or self.file is None,
+            "--file",
+            "texts are given as arguments too",
+            "give one of the two",
+        )
+        for text in self.texts:
+            require(bool(text), "texts", "one of them is empty", "leave it out")
+            require_text(text, "texts")
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "score",
+        "The bound of texts under a model: at most so many bits does the model need for them.\n"
+        "For an autoregressive model the number is exact. Texts are arguments, or the lines of a\n"
+        "file (- for standard input).",
+        [
+            "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
+            "partita score runs/notes-mdlm --file candidates.txt --json",
+        ],
+    )
+    add_options(parser, Options, model=MODEL, texts="*texts to score")
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Load, score, print."""
+    chosen = options(words)
+    texts = chosen.texts if chosen.file is None else read_lines(chosen.file)
+    require(bool(texts), "texts", "there are none", "give some, or --file")
+    source = "texts" if chosen.file is None else "--file"
+    with naming(flags_of(Options, "model", "texts") | {"text": source}):
+        model = load(chosen.model, device=chosen.device)
+        told = {"replicates": chosen.replicates, "seed": chosen.seed}
+        scores = [model.score(text, **told) for text in texts]
+    if chosen.json:
+        print(json.dumps([as_json(*pair) for pair in zip(texts, scores, strict=True)]))
+        return
+    Console(highlight=False).print(table(texts, scores))
+
+
+def read_lines(name: str) -> list[str]:
+    """The lines of a file that are not empty."""
+    path = Path(name)
+    shown = "standard input" if name == "-" else name
+    with reading(path, "--file"):
+        if name != "-":
+            require(path.exists(), "--file", f"{path} does not exist", "name a text file")
+        try:
+            text = sys.stdin.read() if name == "-" else path.read_text(encoding="utf-8")
+            text.encode()  # standard input may let other bytes pass
+        except UnicodeError as error:
+            raise InputError("--file", f"{shown} is not UTF-8 text", "convert it first") from error
+    lines = [line for line in text.splitlines() if line]
+    require(bool(lines), "--file", f"{shown} holds no text", "write a text on each line")
+    return lines
+
+
+def as_json(text: str, score: Score) -> dict[str, object]:
+    """One score for machines."""
+    bound = score.bound
+    return {
+        "text": text,
+        "tokens": bound.tokens,
+        "characters": score.characters,
+        "bits": bound.bits * bound.tokens,
+        "bits_error": bound.bits_error * bound.tokens,
+        "bits_per_character": score.bits_per_character,
+        "bits_per_character_error": score.bits_per_character_error,
+        "perplexity": bound.perplexity,
+        "perplexity_error": bound.perplexity_error,
+    }
+
+
+def table(texts: list[str], scores: list[Score]) -> Table:
+    """Scores for people."""
+    result = Table("text", "bits", "bits per character", "perplexity per token")
+    for text, score in zip(texts, scores, strict=True):
+        bound = score.bound
+        shown = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+        result.add_row(
+            shown,
+            f"{bound.bits * bound.tokens:.1f} ± {bound.bits_error * bound.tokens:.1f}",
+            f"{score.bits_per_character:.3f} ± {score.bits_per_character_error:.3f}",
+            f"{bound.perplexity:.2f} ± {bound.perplexity_error:.2f}",
+        )
+    return result

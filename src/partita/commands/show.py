@@ -1,0 +1,67 @@
+"""Showing text as it appears: hidden positions as blocks, what is new in colour."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+from torch import Tensor
+
+from partita.data.tokenizers import BPETokenizer, Tokenizer
+from partita.samplers import Step
+from partita.samplers.base import Callback
+
+FRAME_SECONDS = 0.1  # so that eyes can follow
+FRAMES = 60  # at most, so that a long text does not take long to watch
+PRINTED_FRAMES = 4  # where nothing can be animated
+NEW = "bold green"
+
+
+def picture(tokenizer: Tokenizer, tokens: Tensor, shown: Tensor, new: set[int]) -> Text:
+    """One sequence: hidden positions as blocks, what is new in colour.
+
+    Neighbours of one kind are decoded together, since a character may be several tokens.
+    """
+    hidden = " ▒▒▒" if isinstance(tokenizer, BPETokenizer) else "▒"
+    text, run, style = Text(), list[int](), ""
+    for position, (token, visible) in enumerate(zip(tokens.tolist(), shown.tolist(), strict=True)):
+        wanted = NEW if position in new else ""
+        if run and (not visible or wanted != style):
+            text.append(tokenizer.decode(run), style=style)
+            run = []
+        if visible:
+            run.append(token)
+            style = wanted
+        else:
+            text.append(hidden, style="dim")
+    text.append(tokenizer.decode(run), style=style)
+    return text
+
+
+@contextmanager
+def animated(console: Console, tokenizer: Tokenizer) -> Iterator[Callback]:
+    """A callback that shows the first sample: animated in a terminal, some frames elsewhere."""
+    frames = FRAMES if console.is_terminal else PRINTED_FRAMES
+    new: set[int] = set()
+    with Live(console=console, auto_refresh=False) as live:
+
+        def show(step: Step) -> None:
+            canvas = step.canvas
+            new.update(step.positions[step.rows == 0].tolist())
+            goes_on = bool(canvas.remaining[0].any())
+            if not new or (goes_on and len(new) * frames < int(canvas.wanted[0].sum())):
+                return
+            frame = picture(tokenizer, canvas.tokens[0], canvas.revealed[0], new)
+            new.clear()
+            if console.is_terminal:
+                live.update(frame, refresh=True)
+                time.sleep(FRAME_SECONDS)
+            else:
+                console.print(frame)
+                console.print()
+
+        yield show

@@ -1,0 +1,215 @@
+"""`partita train`: from a text to a trained model in one command, and on again after any end."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from partita.commands.parsing import make_parser, parse
+from partita.commands.prepare import counter, summary
+from partita.errors import naming, require
+from partita.evaluation.likelihood import Estimate
+from partita.hub import checkpoints, format
+from partita.hub.find import find
+from partita.recipe import Recipe
+from partita.training import loop
+from partita.training.distribution import leave
+from partita.training.journal import CURVES
+from partita.training.runner import Setting, Watcher, default_folder, run_recipe
+
+DESCRIPTION = """\
+Train a model on a text, from raw files to samples. The run lives in a folder (runs/NAME-METHOD
+unless --out says otherwise) with checkpoints, metrics.jsonl, curves.png and samples/. The same
+command again resumes it: after the end of the run nothing is left to do, after a crash, Ctrl-C or
+a kill it goes on from the last checkpoint. A changed recipe is refused with a list of the changes;
+only the section `run` may change.
+
+Every flag is a key of the recipe: `--network.width 256` is `network: {width: 256}` in YAML.
+--print_config prints the whole recipe as YAML, to keep and to change."""
+
+EXAMPLES = [
+    "partita train notes.txt                                   some minutes on a laptop",
+    "partita train notes.txt --training.seconds 60             stop after a minute",
+    "partita train corpus/ --tokenizer.name bpe --tokenizer.vocab_size 8192",
+    "partita train notes.txt --method.name ar --out runs/judge  an autoregressive model",
+    "partita train dump.jsonl.zst --data.field body --data.rows padded",
+    "partita train more.txt --from runs/notes-mdlm             fine-tune a trained model",
+    "partita train --config recipe.yaml --training.seed 1      a recipe, one key changed",
+    "torchrun --nproc-per-node 8 -m partita train notes.txt --run.distribution fsdp",
+]
+# Arguments of a run that are no keys of the recipe, and one that has a short name.
+NAMES = {"out": "--out", "model": "--from", "--training.start_from": "--from"}
+
+
+@dataclass(frozen=True)
+class Options(Recipe):
+    """A recipe, the text by its short name, and where the run lives."""
+
+    corpus: str | None = None
+    out: str | None = None
+
+
+def options(words: Sequence[str]) -> tuple[Recipe, Path]:
+    """The recipe and the folder that the words ask for."""
+    words = [
+        word.replace("--from", "--training.start_from", 1) if _is_from(word) else word
+        for word in words
+    ]
+    parser = make_parser("train", DESCRIPTION, EXAMPLES, recipe=True)
+    parser.add_argument("corpus", nargs="?", type=str, help="the text: short for --data.path")
+    parser.add_argument("--out", type=str, help="the run's folder (default: runs/NAME-METHOD)")
+    parser.add_argument(
+        "--from",
+        dest="from_",
+        metavar="MODEL",
+        type=str,
+        help="start from a model's weights and tokenizer: short for --training.start_from",
+    )
+    parser.add_class_arguments(Recipe, as_group=False)
+    start = _value_of(words, "--training.start_from")
+    if start is not None:
+        parser.set_defaults(_sections_of(start))
+    chosen = parse(parser, words, Options)
+    require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
+    recipe = Recipe(**{key: getattr(chosen, key) for key in Recipe.__dataclass_fields__})
+    if chosen.corpus is not None:
+        recipe = replace(recipe, data=replace(recipe.data, path=chosen.corpus))
+    return recipe, default_folder(recipe) if chosen.out is None else Path(chosen.out)
+
+
+def _is_from(word: str) -> bool:
+    """Whether a word is the flag --from."""
+    return word == "--from" or word.startswith("--from=")
+
+
+def _value_of(words: Sequence[str], flag: str) -> str | None:
+    for index, word in enumerate(words):
+        if word == flag and index + 1 < len(words):
+            return words[index + 1]
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _sections_of(start: str) -> dict[str, object]:
+    """A model that is trained further keeps its method, network and tokenizer."""
+    folder = find(start)
+    format.verify(folder)
+    recipe = Recipe.from_dict(format.read_json(folder / format.CONFIG).get("recipe", {}))
+    kept = ("method", "network", "tokenizer", "sampling")
+    return {
+        f"{section}.{key}": value
+        for section in kept
+        for key, value in vars(getattr(recipe, section)).items()
+    }
+
+
+def run(words: Sequence[str]) -> int:
+    """Train, with a bar; a stopped run says how to go on."""
+    with naming(NAMES):
+        recipe, folder = options(words)
+    recipe.data.corpus()  # a missing file is said before anything is made
+    console = Console(highlight=False)
+    with naming(NAMES), Display(console, recipe) as display:
+        stopped_by = run_recipe(recipe, folder, display.watcher())
+    if display.setting is not None:  # the first of the processes
+        display.farewell(stopped_by)
+    code = 128 + stopped_by if stopped_by else 0
+    leave(code)
+    return code
+
+
+class Display:
+    """What a run shows while it goes."""
+
+    def __init__(self, console: Console, recipe: Recipe) -> None:
+        self.console, self.recipe = console, recipe
+        self.counter = counter(console)
+        self.bar = Progress(
+            TextColumn("step {task.fields[step]:,}"),
+            BarColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.task = self.bar.add_task("train", total=1.0, step=0, numbers="")
+        self.setting: Setting | None = None
+        self.valid: Estimate | None = None
+        self.texts: list[str] = []
+        self.smooth = math.nan
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.counter.__exit__()
+        if self.bar.live.is_started:
+            self.bar.stop()
+
+    def watcher(self) -> Watcher:
+        """The calls that the run makes."""
+        return Watcher(
+            preparing=self.counter.update_to,
+            ready=self.ready,
+            progress=self.progress,
+            validated=self.validated,
+            previewed=lambda _step, texts: setattr(self, "texts", texts),
+        )
+
+    def ready(self, setting: Setting) -> None:
+        self.counter.__exit__()
+        self.setting = setting
+        self.console.print(summary(setting.prepared), soft_wrap=True)
+        where = setting.device if setting.processes == 1 else f"{setting.processes} processes"
+        self.console.print(
+            f"{self.recipe.method.name}, {setting.parameters / 1e6:.1f} M parameters, on {where}. "
+            f"Single tokens have an entropy of {setting.unigram_bits:.3f} bits: a model must get "
+            "below it.",
+            soft_wrap=True,
+        )
+        went_on = f", going on from {setting.resumed.name}" if setting.resumed else ""
+        self.console.print(f"Run folder: {setting.folder}{went_on}", soft_wrap=True)
+        self.bar.start()
+
+    def progress(self, report: loop.Progress, mfu: float | None) -> None:
+        bits = report.loss / math.log(2)
+        self.smooth = bits if math.isnan(self.smooth) else 0.8 * self.smooth + 0.2 * bits
+        speed = f"{report.tokens_per_second:,.0f} tokens/s"
+        busy = "" if mfu is None else f"  MFU {mfu:.0%}"
+        loss = f"loss {self.smooth * math.log(2):.3f}  {self.smooth:.3f} bits/token"
+        numbers = f"{loss}  {speed}{busy}  epoch {report.epoch:.2f}"
+        self.bar.update(self.task, completed=report.share, step=report.step, numbers=numbers)
+        if not self.console.is_terminal and report.share < 1:
+            line = f"step {report.step:,} ({report.share:.0%})  {numbers}"
+            self.console.print(line, soft_wrap=True)
+
+    def validated(self, step: int, bound: Estimate) -> None:
+        self.valid = bound
+        self.console.print(
+            f"step {step:,}: validation {bound.bits:.3f} ± {bound.bits_error:.3f} bits per token"
+        )
+
+    def farewell(self, stopped_by: int) -> None:
+        """The last words: how to go on, or samples, and where everything is."""
+        assert self.setting is not None
+        folder = self.setting.folder
+        if stopped_by:
+            self.console.print(
+                f"Stopped by {signal.Signals(stopped_by).name}; saved as "
+                f"{checkpoints.latest(folder)}. The same command goes on from there.",
+                soft_wrap=True,
+            )
+            return
+        for text in self.texts:
+            self.console.rule("sample", align="left", style="dim")
+            self.console.print(text, markup=False)
+        if self.texts:
+            self.console.rule(style="dim")
+        self.console.print(f"Done. Model: {folder}  curves: {folder / CURVES}", soft_wrap=True)
+        self.console.print(f"Try: partita sample {folder} --show", soft_wrap=True)

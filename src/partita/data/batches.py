@@ -1,0 +1,273 @@
+"""Batches of token rows, in an order that is a function of the seed and the step alone.
+
+Row i of step s is row number g = s * batch_size + i of one endless sequence: epoch g // n of the
+corpus' n rows, each epoch in an order of its own. Nothing has to be saved to resume, and several
+processes that each take a part of every batch see together what a single one would.
+
+    packed   windows of one long text in which document follows document. The text is taken as a
+             ring, cut at a place that each epoch draws anew, so that no cut is learned
+    padded   one document per row, filled up with padding; a long document takes several rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partita.errors import InputError, require
+from partita.networks.attention import DENSE, Layout, Segments
+from partita.randomness import Noise, Purpose, permuted
+from partita.registry import Registry
+
+
+@runtime_checkable
+class TokenSource(Protocol):
+    """Tokens that are read by range: shards on disk, or a tensor in memory."""
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each document ends, counted in tokens."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> Int64[Tensor, "N"]:
+        """Tokens start..stop."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """One document in memory."""
+
+    tokens: Int64[Tensor, "N"]
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        return np.array([len(self)])
+
+    def __len__(self) -> int:
+        return self.tokens.numel()
+
+    def read(self, start: int, stop: int) -> Int64[Tensor, "N"]:
+        return self.tokens[start:stop]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of a global batch."""
+
+    tokens: Int64[Tensor, "B L"]
+    valid: Bool[Tensor, "B L"] | None
+    """Which tokens are real; None if all are."""
+    ends: Bool[Tensor, "B L"] | None
+    """The last tokens of documents, if a document shall read itself alone; None otherwise."""
+    rows: Int64[Tensor, "B"]
+    """The numbers of these rows in the global batch."""
+    size: int
+    """Rows of the global batch."""
+    count: int
+    """Real tokens of the global batch: what its loss is divided by."""
+    starts: list[int]
+    """Where each row begins in the corpus, counted in tokens."""
+
+    def layout(self) -> Layout:
+        """Which tokens read which: everything in the row, or the tokens of the same document."""
+        if self.ends is None:
+            return DENSE
+        layout = Segments.of_documents(self.ends, longest=self.ends.shape[1])
+        return layout.to(self.tokens.device)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device; the ends stay, a layout is made without waiting for a GPU."""
+        moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
+        return replace(moved, ends=self.ends)
+
+    def split(self, most: int | None) -> list[Batch]:
+        """The same rows in parts of at most `most`."""
+        size = len(self.rows)
+        most = size if most is None else most
+        return [self._slice(slice(low, low + most)) for low in range(0, size, most)]
+
+    def _slice(self, part: slice) -> Batch:
+        return replace(self._with(lambda tensor: tensor[part]), starts=self.starts[part])
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(
+            self,
+            tokens=change(self.tokens),
+            valid=None if self.valid is None else change(self.valid),
+            ends=None if self.ends is None else change(self.ends),
+            rows=change(self.rows),
+        )
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A corpus as numbered rows of a fixed length."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of a row, padding included."""
+        ...
+
+    def __len__(self) -> int:
+        """Rows of an epoch."""
+        ...
+
+    def spans(
+        self, index: Int64[Tensor, "N"], epoch: Int64[Tensor, "N"], seed: int
+    ) -> list[tuple[int, int]]:
+        """Where these rows begin and how many tokens they hold."""
+        ...
+
+    def read(
+        self, spans: list[tuple[int, int]]
+    ) -> tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"] | None, Bool[Tensor, "N L"] | None]:
+        """Tokens, which of them are real, and where documents end (as in `Batch`)."""
+        ...
+
+
+ROWS: Registry[type] = Registry("rows")
+
+
+@ROWS.register("packed")
+@dataclass(frozen=True)
+class Packed:
+    """Windows of one long text."""
+
+    source: TokenSource
+    length: int
+    document_attention: bool = False
+
+    def __post_init__(self) -> None:
+        total = len(self.source)
+        if total < self.length:
+            raise InputError(
+                "length",
+                f"{total} tokens do not fill one row of {self.length}",
+                "give more text, or a smaller network.length",
+            )
+
+    def __len__(self) -> int:
+        return len(self.source) // self.length
+
+    def spans(self, index: Tensor, epoch: Tensor, seed: int) -> list[tuple[int, int]]:
+        cut = Noise(seed, epoch).uniform(Purpose.DATA, 0, torch.zeros(1, 1, dtype=torch.int64))
+        total = len(self.source)
+        starts = ((cut[:, 0] * total).long() + index * self.length) % total
+        return [(start, self.length) for start in starts.tolist()]
+
+    def read(self, spans: list[tuple[int, int]]) -> tuple[Tensor, None, Tensor | None]:
+        tokens = torch.stack([self._ring(start, size) for start, size in spans])
+        return tokens, None, self._ends(spans) if self.document_attention else None
+
+    def _ring(self, start: int, size: int) -> Tensor:
+        total = len(self.source)
+        stop = start + size
+        if stop <= total:
+            return self.source.read(start, stop)
+        return torch.cat([self.source.read(start, total), self.source.read(0, stop - total)])
+
+    def _ends(self, spans: list[tuple[int, int]]) -> Tensor:
+        ends = torch.zeros(len(spans), self.length, dtype=torch.bool)
+        places, total = self.source.ends, len(self.source)
+        for row, (start, size) in enumerate(spans):
+            for shift in (0, total):  # a row that passes the end of the text goes on at its start
+                low, high = np.searchsorted(places, (start - shift + 1, start - shift + size + 1))
+                ends[row, torch.from_numpy(places[low:high] + shift - start - 1)] = True
+        return ends
+
+
+@ROWS.register("padded")
+@dataclass(frozen=True)
+class Padded:
+    """One document per row; padding neither counts nor is read by the document."""
+
+    source: TokenSource
+    length: int
+    document_attention: bool = True
+
+    def __post_init__(self) -> None:
+        require(
+            self.document_attention,
+            "data.document_attention",
+            "padding is never read, so rows of one document have it always",
+            "leave it out, or use packed rows",
+        )
+        ends = self.source.ends
+        begins = np.concatenate([[0], ends[:-1]])
+        pieces = -(-(ends - begins) // self.length)
+        object.__setattr__(self, "_begins", begins)
+        object.__setattr__(self, "_last_piece", np.cumsum(pieces))
+
+    _begins: NDArray[np.int64] = None  # type: ignore[assignment]
+    _last_piece: NDArray[np.int64] = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return int(self._last_piece[-1]) if len(self._last_piece) else 0
+
+    def spans(self, index: Tensor, epoch: Tensor, seed: int) -> list[tuple[int, int]]:  # noqa: ARG002 - documents are cut alike in every epoch
+        numbers = index.numpy()
+        document = np.searchsorted(self._last_piece, numbers, side="right")
+        before = np.where(document > 0, self._last_piece[document - 1], 0)
+        starts = self._begins[document] + (numbers - before) * self.length
+        sizes = np.minimum(self.source.ends[document] - starts, self.length)
+        return list(zip(starts.tolist(), sizes.tolist(), strict=True))
+
+    def read(self, spans: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+        tokens = torch.zeros(len(spans), self.length, dtype=torch.int64)
+        sizes = torch.tensor([size for _, size in spans])
+        for row, (start, size) in enumerate(spans):
+            tokens[row, :size] = self.source.read(start, start + size)
+        within = torch.arange(self.length)
+        ends = within == sizes[:, None] - 1  # what follows, up to the row's end, is a segment too
+        return tokens, within < sizes[:, None], ends
+
+
+@dataclass(frozen=True)
+class Order:
+    """The endless sequence of a corpus' rows, read as global batches."""
+
+    rows: Rows
+    batch_size: int
+    seed: int
+
+    def batch(self, step: int, part: slice = slice(None)) -> Batch:
+        """The rows `part` of the global batch of a step."""
+        numbers = torch.arange(self.batch_size)
+        ranks = step * self.batch_size + numbers
+        epoch = ranks // len(self.rows)
+        index = permuted(ranks % len(self.rows), len(self.rows), self.seed, epoch)
+        spans = self.rows.spans(index, epoch, self.seed)
+        return self._read(spans, numbers, part)
+
+    def first(self, count: int, part: slice = slice(None)) -> Batch:
+        """The first rows of the corpus as they stand, for validation."""
+        numbers = torch.arange(count)
+        spans = self.rows.spans(numbers, torch.zeros_like(numbers), 0)
+        return self._read(spans, numbers, part)
+
+    def _read(self, spans: list[tuple[int, int]], numbers: Tensor, part: slice) -> Batch:
+        mine = spans[part]
+        tokens, valid, ends = self.rows.read(mine)
+        return Batch(
+            tokens,
+            valid,
+            ends,
+            numbers[part],
+            len(spans),
+            sum(size for _, size in spans),
+            [start for start, _ in mine],
+        )
+
+    def epoch(self, step: int) -> float:
+        """How often the corpus has been seen before a step."""
+        return step * self.batch_size / len(self.rows)

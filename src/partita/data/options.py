@@ -1,0 +1,87 @@
+"""The sections `data` and `tokenizer` of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from partita.data.batches import ROWS, Rows, TokenSource
+from partita.data.documents import Corpus
+from partita.data.prepare import LARGEST_VOCABULARY, PrepareOptions
+from partita.errors import naming, require, require_int
+
+# What is wrong with a corpus or its tokens, as the recipe calls it.
+NAMES = {
+    "path": "data.path",
+    "field": "data.field",
+    "documents": "data.documents",
+    "rows": "data.rows",
+    "valid": "data.valid",
+    "tokenizer": "tokenizer.name",
+    "vocab_size": "tokenizer.vocab_size",
+    "cache": "data.cache",
+    "folder": "data.cache",
+    "shards": "data.cache",
+    "text": "tokenizer.name",  # a text with characters that a tokenizer does not have
+}
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Data: which text, and how it becomes rows."""
+
+    path: str = ""
+    """A text, JSONL or Parquet file (also .gz, .xz, .zst), a folder of them, or hf:NAME."""
+    field: str = "text"
+    """Field of JSONL, Parquet and Hugging Face data that holds the text."""
+    documents: str = "paragraph"
+    """What is a document in plain text: paragraph (up to a blank line), line, or file."""
+    valid: float = 0.05
+    """Share of tokens set aside for validation, in whole documents."""
+    rows: str = "packed"
+    """packed (document follows document), or padded (one document per row)."""
+    document_attention: bool = False
+    """Packed rows: tokens read those of their own document alone."""
+    cache: str = "prepared"
+    """Folder where tokens are kept, under a name made of everything that went into them."""
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.valid < 1,
+            "data.valid",
+            f"is a share of the tokens, got {self.valid}",
+            "give a number from 0 up to, but without, 1",
+        )
+        require(bool(self.cache), "data.cache", "is empty", "name a folder")
+        with naming(NAMES):
+            _ = ROWS[self.rows]
+
+    def corpus(self) -> Corpus:
+        """Where the text comes from."""
+        require(bool(self.path), "data.path", "no text is given", "name a file: partita train FILE")
+        hosted = self.path.startswith("hf:")
+        with naming(NAMES):
+            return Corpus(self.path if hosted else Path(self.path), self.field, self.documents)
+
+    def row_source(self, tokens: TokenSource, length: int) -> Rows:
+        """The tokens as rows."""
+        padded = self.rows == "padded"
+        rows: Rows = ROWS[self.rows](tokens, length, padded or self.document_attention)
+        return rows
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """Tokenizer: how text becomes tokens."""
+
+    name: str = "bytes"
+    """bytes, characters, text8, bpe (trained on the text), a tokenizer.json, or a hub id."""
+    vocab_size: int = 4096
+    """Size of a trained bpe."""
+
+    def __post_init__(self) -> None:
+        require_int(self.vocab_size, "tokenizer.vocab_size", 256, LARGEST_VOCABULARY)
+
+    def preparation(self, data: DataOptions) -> PrepareOptions:
+        """What the tokens depend on, beside the files."""
+        return PrepareOptions(self.name, self.vocab_size, data.valid)

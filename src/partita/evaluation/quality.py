@@ -1,0 +1,249 @@
+"""Quality of generated texts: how varied they are, whether they are words, what a judge says.
+
+No number stands alone. A low perplexity under a judge is cheap (repeat a common word for ever), so
+it is published beside an entropy, which such a text does not have.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partita.data.documents import Corpus, Piece
+from partita.data.tokenizers import Tokenizer
+from partita.errors import require, require_int
+from partita.methods.ar import AR
+from partita.methods.base import check_ids
+from partita.samplers.front import evaluating
+
+COUNTED = 1 << 22  # tokens counted at a time: numpy widens them to 8 bytes each
+_RUN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+
+
+def unigram_entropy(sequences: Sequence[Sequence[int]]) -> float:
+    """Mean over sequences of the entropy of a sequence's own token frequencies, in bits.
+
+    From 0 (every sequence repeats one token) to log2 of the length (no token comes twice). The
+    measure published beside generative perplexity, there often in nats: multiply by ln 2.
+    """
+    require(len(sequences) > 0, "sequences", "is empty")
+    counts = (Counter(sequence).values() for sequence in sequences)
+    return sum(_entropy(np.array(list(count))) for count in counts) / len(sequences)
+
+
+def corpus_entropy(tokens: NDArray[Any] | Iterable[NDArray[Any]]) -> float:
+    """Entropy of the token frequencies of a whole stream, in bits: from 0 to log2 of the ids used.
+
+    Takes one array or several in turn, such as the `arrays` of `Shards`, in bounded memory. A model
+    that knows the frequencies and nothing else needs this many bits per token.
+    """
+    counts = np.zeros(0, dtype=np.int64)
+    for array in [tokens] if isinstance(tokens, np.ndarray) else tokens:
+        require(array.dtype.kind in "iu", "tokens", f"must be whole numbers, got {array.dtype}")
+        for start in range(0, array.size, COUNTED):
+            part = array.reshape(-1)[start : start + COUNTED].astype(np.int64)
+            require(bool(part.min() >= 0), "tokens", f"ids are not negative, got {part.min()}")
+            found = np.bincount(part, minlength=counts.size)
+            found[: counts.size] += counts
+            counts = found
+    require(bool(counts.sum() > 0), "tokens", "is empty")
+    return _entropy(counts)
+
+
+def _entropy(counts: NDArray[Any]) -> float:
+    shares = counts[counts > 0] / max(1, counts.sum())
+    return float(-(shares * np.log2(shares)).sum()) + 0.0  # no minus zero
+
+
+def distinct(sequences: Sequence[Sequence[Hashable]], n: int) -> float:
+    """Different n-grams divided by all n-grams of the whole set: above 0, up to 1 (none repeats).
+
+    0 if no sequence is as long as n. It falls with the size of the set: compare equal sizes.
+    """
+    require_int(n, "n")
+    seen: set[tuple[Hashable, ...]] = set()
+    total = 0
+    for sequence in sequences:
+        grams = [tuple(sequence[i : i + n]) for i in range(len(sequence) - n + 1)]
+        total += len(grams)
+        seen.update(grams)
+    return len(seen) / total if total else 0.0
+
+
+# Words -------------------------------------------------------------------------------------------
+
+
+def words_of(text: str) -> Iterator[str]:
+    """Maximal runs of letters, in lower case; an apostrophe (of either form) may stand inside."""
+    for run in _RUN.findall(text):
+        run = run.replace("’", "'")
+        if run.replace("'", "").isalpha():
+            yield run.lower()
+        else:  # the expression takes ½ and ² for letters
+            yield from words_of("".join(c if c.isalpha() or c == "'" else " " for c in run))
+
+
+def _open_end(text: str) -> int:
+    """Where the word begins that may go on after the end of a text."""
+    cut = len(text)
+    while cut > 0 and (text[cut - 1].isalpha() or text[cut - 1] in "'’"):
+        cut -= 1
+    return cut
+
+
+def _without_ends(text: str) -> str:
+    """A text without the words that its two ends may have cut."""
+    return text[len(text) - _open_end(text[::-1]) : _open_end(text)]
+
+
+def _uncut(pieces: Iterable[Piece]) -> Iterator[str]:
+    """The text of pieces, cut elsewhere: never inside a word."""
+    carry = ""
+    for piece in pieces:
+        text = carry + piece.text
+        cut = len(text) if piece.ends else _open_end(text)
+        yield text[:cut]
+        carry = text[cut:]
+
+
+@dataclass(frozen=True)
+class WordList:
+    """The words that occur in some texts."""
+
+    words: frozenset[str]
+
+    @staticmethod
+    def of_texts(texts: Iterable[str], min_count: int = 1) -> WordList:
+        """Words that occur at least `min_count` times in all texts together."""
+        require_int(min_count, "min_count")
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(words_of(text))
+        return WordList(frozenset(word for word, count in counts.items() if count >= min_count))
+
+    @staticmethod
+    def of_corpus(corpus: Corpus, min_count: int = 1) -> WordList:
+        """The same for a corpus, which is read piece by piece."""
+        return WordList.of_texts(_uncut(corpus.pieces()), min_count)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.words
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+def share_of_known_words(
+    texts: Iterable[str], words: Container[str], *, cut_ends: bool = True
+) -> float:
+    """Share of all words of some texts that a word list holds: from 0 to 1, and 0 without words.
+
+    With `cut_ends` the texts are windows that may begin and end inside a word: what touches either
+    end is left out.
+    """
+    whole = map(_without_ends, texts) if cut_ends else texts
+    known = [word in words for text in whole for word in words_of(text)]
+    return sum(known) / len(known) if known else 0.0
+
+
+# A judge -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an autoregressive model makes of some texts. Lower is more probable.
+
+    The errors are standard errors over texts, of a ratio of two sums by the delta method; not a
+    number for a single text.
+    """
+
+    nats: float
+    """Negative log-likelihood per token."""
+    nats_error: float
+    bits_per_character: float
+    bits_per_character_error: float
+    texts: int
+    tokens: int
+    characters: int
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the nats per token, at least 1; only judges with the same tokens compare."""
+        return math.exp(self.nats)
+
+    @property
+    def perplexity_error(self) -> float:
+        """First order: the derivative of exp is exp."""
+        return self.perplexity * self.nats_error
+
+    def __str__(self) -> str:
+        bits, error = self.bits_per_character, self.bits_per_character_error
+        return (
+            f"perplexity {self.perplexity:.3f} ± {self.perplexity_error:.3f}, "
+            f"{bits:.4f} ± {error:.4f} bits per character"
+        )
+
+
+def judge(
+    model: AR, tokenizer: Tokenizer, texts: Sequence[str], *, batch_size: int = 32
+) -> Judgement:
+    """The exact negative log-likelihood of texts under an autoregressive model and its tokenizer.
+
+    A text that is longer than the model's length is scored in consecutive windows. Every window
+    begins with the start token: its first tokens are judged without what stands before it.
+    """
+    require_int(batch_size, "batch_size")
+    require(not isinstance(texts, str), "texts", "is a single text", "give a list of texts")
+    ids, known = tokenizer.vocab_size, model.vocab_size
+    require(ids <= known, "tokenizer", f"has {ids} ids, the model {known}", "give the model's own")
+    encoded = [tokenizer.encode(text) for text in texts]
+    tokens = np.array([len(ids) for ids in encoded])
+    characters = np.array([len(text) for text in texts])
+    require(bool(tokens.sum() > 0), "texts", "hold no tokens")
+    nats = np.zeros(len(texts))
+    with evaluating(model), torch.no_grad():
+        for owners, rows, valid in _batches(encoded, model, batch_size):
+            loss = model.loss(rows, valid=valid)
+            np.add.at(nats, owners, loss.per_token.double().sum(-1).cpu().numpy())
+    per_token, per_character = _ratio(nats, tokens), _ratio(nats / math.log(2), characters)
+    sums = (len(texts), int(tokens.sum()), int(characters.sum()))
+    return Judgement(*per_token, *per_character, *sums)
+
+
+def _batches(
+    encoded: list[list[int]], model: AR, size: int
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Windows of similar length, filled up: whose they are, tokens, which of them are real."""
+    device = next(model.parameters()).device
+    windows = [
+        (owner, ids[start : start + model.length])
+        for owner, ids in enumerate(encoded)
+        for start in range(0, len(ids), model.length)
+    ]
+    windows.sort(key=lambda window: len(window[1]))
+    for first in range(0, len(windows), size):
+        owners, rows = zip(*windows[first : first + size], strict=True)
+        longest = len(rows[-1])
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        valid = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+        check_ids(ids[valid], model, "texts")  # here, since on a GPU the model does not look
+        yield list(owners), ids.to(device), valid.to(device)
+
+
+def _ratio(amounts: NDArray[Any], sizes: NDArray[Any]) -> tuple[float, float]:
+    """sum(amounts) / sum(sizes) and its standard error, with the texts as independent draws."""
+    count, total = len(amounts), float(sizes.sum())
+    ratio = float(amounts.sum()) / total
+    if count < 2:
+        return ratio, math.nan
+    residuals = amounts - ratio * sizes
+    return ratio, math.sqrt(count / (count - 1) * float((residuals**2).sum())) / total

@@ -1,0 +1,64 @@
+"""Texts as rows of tokens to score, every token once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from partita.data.documents import SEPARATORS, Corpus
+from partita.data.tokenizers import Tokenizer
+from partita.errors import require
+
+Rows = tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"]]
+
+
+def windows(ids: list[int], length: int) -> Rows:
+    """Consecutive windows of a text, the last one padded; and which of their tokens are real."""
+    rows = -(-len(ids) // length)
+    tokens = torch.zeros(rows * length, dtype=torch.int64)
+    tokens[: len(ids)] = torch.tensor(ids, dtype=torch.int64)
+    real = torch.arange(tokens.numel()) < len(ids)
+    return tokens.reshape(rows, length), real.reshape(rows, length)
+
+
+def corpus_rows(
+    corpus: Corpus, tokenizer: Tokenizer, length: int, *, apart: bool, limit: int | None = None
+) -> tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"], int]:
+    """A corpus as rows, and the number of its characters; `limit` stops after so many tokens.
+
+    Document follows document as in packed training rows, or each has rows of its own (`apart`).
+    """
+    parts: list[Rows] = []
+    stream: list[int] = []
+    seen = characters = 0
+    for text in _documents(corpus):
+        ids = tokenizer.encode(text)
+        characters += len(text)
+        seen += len(ids)
+        if apart:
+            parts.append(windows(ids, length))
+        else:
+            stream += ids
+        if limit is not None and seen >= limit:
+            break
+    if stream:
+        parts.append(windows(stream, length))
+    require(bool(parts), "file", f"{corpus.path} holds no text")
+    return (
+        torch.cat([tokens for tokens, _ in parts]),
+        torch.cat([real for _, real in parts]),
+        characters,
+    )
+
+
+def _documents(corpus: Corpus) -> Iterator[str]:
+    """Whole documents, each with the separator that training puts behind it."""
+    pieces: list[str] = []
+    for piece in corpus.pieces():
+        pieces.append(piece.text)
+        if piece.ends:
+            yield "".join(pieces) + SEPARATORS[corpus.documents]
+            pieces = []

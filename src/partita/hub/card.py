@@ -1,0 +1,56 @@
+"""The model card: what a stranger who finds the model's folder reads first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.recipe import Recipe
+
+_INFILL = '\nprint(model.infill("The capital of ____ is Paris."))'
+
+
+def model_card(
+    recipe: Recipe, tokens: int, parameters: int, provenance: dict[str, Any], *, family: str
+) -> str:
+    """README.md of an exported model."""
+    network = recipe.network
+    facts = {
+        "method": recipe.method.name,
+        "parameters": f"{parameters:,}",
+        "network": f"{network.depth} blocks of width {network.width}, {network.heads} heads",
+        "longest sequence": f"{network.length} tokens",
+        "tokenizer": f"{recipe.tokenizer.name}, {tokens:,} tokens",
+        "trained on": provenance.get("data", "unknown"),
+        "steps": provenance.get("step", "unknown"),
+        "validation": provenance.get("validation", "not measured"),
+    }
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())
+    masked = family == "masked"
+    return f"""---
+library_name: partita
+tags:
+- {"masked-diffusion" if masked else "autoregressive"}
+- {recipe.method.name}
+---
+
+# A {recipe.method.name.upper()} model
+
+| | |
+| --- | --- |
+{rows}
+
+```python
+import partita
+
+model = partita.load("THIS FOLDER OR HUB ID")
+print(model.sample(2)){_INFILL if masked else ""}
+```
+
+The folder holds safetensors and JSON alone; loading it runs no code. The full recipe is in
+`config.json`.
+"""
+
+
+def _cell(value: object) -> str:
+    """A value that stays in its cell of a table, whatever it is."""
+    return " ".join(str(value).split()).replace("|", "\\|")

@@ -1,0 +1,61 @@
+"""The checkpoints of a run folder: which there are, which is the latest, which is the best.
+
+Each is a folder RUN/checkpoints/step-00001000 in the format of `format.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from partita.data.reading import reading
+from partita.errors import InputError
+from partita.hub.format import MANIFEST, STATE, read_json
+
+FOLDER = "checkpoints"
+_MOST_BITS = 1e6  # per token; JSON has larger numbers than a float can be
+_NAME = re.compile(r"step-([0-9]+)")
+
+
+def folder_of(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return run / FOLDER / f"step-{step:08}"
+
+
+def listed(run: Path) -> list[Path]:
+    """All complete checkpoints, oldest first."""
+    with reading(run, "model"):
+        found = [path for path in (run / FOLDER).glob("step-*") if path.is_dir()]
+    steps = [(int(match[1]), path) for path in found if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(steps)]
+
+
+def latest(run: Path) -> Path | None:
+    """The newest checkpoint: where a resumed run goes on."""
+    return next(reversed(listed(run)), None)
+
+
+def best(run: Path) -> Path | None:
+    """The checkpoint with the lowest validation loss; the newest if none was validated."""
+    scored = [(validation_bits(path), path) for path in listed(run)]
+    known = [(bits, path) for bits, path in scored if math.isfinite(bits)]
+    return min(known)[1] if known else latest(run)
+
+
+def validation_bits(checkpoint: Path) -> float:
+    """Bits per token of the validation text at a checkpoint; infinite if it was not measured."""
+    if not (checkpoint / STATE).is_file():
+        return math.inf
+    try:
+        metrics = read_json(checkpoint / STATE).get("metrics")
+    except InputError:  # a damaged checkpoint is nobody's best, and no reason to stop a run
+        return math.inf
+    bits = metrics.get("valid_bits") if isinstance(metrics, dict) else None
+    known = isinstance(bits, int | float) and abs(bits) < _MOST_BITS
+    return float(bits) if known else math.inf  # type: ignore[arg-type]
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder is itself a model or checkpoint."""
+    return (folder / MANIFEST).is_file()

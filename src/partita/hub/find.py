@@ -1,0 +1,41 @@
+"""Which folder a name means: a model, the best checkpoint of a run, or a repository of the hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+
+from partita.data.hugging_face import why
+from partita.data.reading import reading
+from partita.errors import InputError
+from partita.hub import checkpoints, format
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HINT = "partita train makes one"
+
+
+def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) -> Path:
+    """The folder that a path or a hub id means; `hub` are options of a download."""
+    path, name = Path(path_or_hub_id), str(path_or_hub_id)
+    with reading(path, "model"):
+        if path.is_dir() and not checkpoints.is_model(path):
+            found = checkpoints.best(path)
+            if found is None:
+                missing = f"a model ({format.MANIFEST} is missing)"
+                raise InputError("model", f"{path} holds neither {missing} nor a checkpoint", _HINT)
+            return found
+        here = path.exists() or path.suffix.lower() in format.PICKLES
+    if here or not _HUB_ID.fullmatch(name):
+        return path
+    wanted = [format.MANIFEST, *format.KNOWN]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, **hub))
+    except Exception as error:  # of many kinds: names, connections, permissions
+        raise InputError(
+            "model",
+            f"{name} is no folder here, and the hub does not give it: {why(error)}",
+            "check the name and the network",
+        ) from error

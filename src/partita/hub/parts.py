@@ -1,0 +1,90 @@
+"""From files to a method, a tokenizer and a recipe, none of which is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mode
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partita import __version__
+from partita.data.tokenizers import Tokenizer, from_description
+from partita.errors import InputError, require
+from partita.hub import format
+from partita.recipe import Recipe
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_LONGEST = 1 << 24  # tokens; the one size that the weights do not bear out
+
+
+def config(recipe: Recipe, tokenizer: Tokenizer, provenance: dict[str, Any]) -> dict[str, Any]:
+    """What `config.json` holds."""
+    return {
+        "library": "partita",
+        "version": __version__,
+        "tokens": tokenizer.vocab_size,
+        "recipe": recipe.to_dict(),
+        "provenance": provenance,
+    }
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a folder of the format holds."""
+
+    method: nn.Module
+    tokenizer: Tokenizer
+    recipe: Recipe
+    provenance: dict[str, Any]
+
+
+def read(folder: Path) -> Parts:
+    """The parts of a model, on the CPU. Every file is checked first."""
+    format.verify(folder)
+    place = folder / format.CONFIG
+    content = format.read_json(place)
+    provenance = content.get("provenance", {})
+    require(isinstance(provenance, dict), "model", f"{place} is damaged: provenance has no keys")
+    with _blaming(folder / format.TOKENIZER):
+        tokenizer = from_description(format.read_json(folder / format.TOKENIZER))
+    with _blaming(place):
+        recipe = Recipe.from_dict(content.get("recipe"))
+        length = recipe.network.length
+        require(length <= _LONGEST, "recipe", f"network.length is {length}, which is too long")
+    # Copies: the file may change, or be written anew, while the model is in use.
+    stored = format.read_tensors(folder / format.WEIGHTS)
+    weights = {name: tensor.clone() for name, tensor in stored.items()}
+    method = build(recipe, tokenizer, weights, folder)
+    return Parts(method, tokenizer, recipe, provenance)
+
+
+def build(
+    recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, Tensor], where: Path
+) -> nn.Module:
+    """The recipe's method with some weights, whose names and shapes must be exactly its own."""
+    path = where / format.WEIGHTS
+    # A depth that the file cannot hold is refused before so many blocks are made.
+    require(recipe.network.depth <= len(weights), "model", f"{path} holds too few tensors")
+    # In shape alone: sizes that no memory could hold cost nothing.
+    with _blaming(where / format.CONFIG), torch.device("meta"):
+        method = recipe.method.build(recipe.network, tokenizer.vocab_size)
+    dtype = mode(tensor.dtype for tensor in weights.values())
+    require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
+    expected = {name: (tensor.shape, dtype) for name, tensor in method.state_dict().items()}
+    format.check_tensors(path, weights, expected)
+    method.load_state_dict(weights, assign=True)
+    return method.eval()
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Errors in what a file says name the file too."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError("model", f"{path}: {error}") from error

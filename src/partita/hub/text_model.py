@@ -1,0 +1,196 @@
+"""A trained model with its tokenizer: text in, text out. Saved and loaded in one format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelHubMixin
+from torch import Tensor, nn
+
+from partita.data.blanks import infill_prompt, opening_prompt
+from partita.data.tokenizers import Tokenizer
+from partita.errors import InputError, require
+from partita.evaluation.likelihood import Estimate, nelbo
+from partita.evaluation.texts import windows
+from partita.hub import format
+from partita.hub.card import model_card
+from partita.hub.find import find
+from partita.hub.parts import config, read
+from partita.recipe import Recipe
+from partita.samplers import sample
+from partita.training.distribution import choose_device
+
+
+@dataclass(frozen=True)
+class Score:
+    """The bound of a text: per token, and per character of it."""
+
+    bound: Estimate
+    characters: int
+
+    @property
+    def bits_per_character(self) -> float:
+        return self.bound.bits * self.bound.tokens / max(self.characters, 1)
+
+    @property
+    def bits_per_character_error(self) -> float:
+        return self.bound.bits_error * self.bound.tokens / max(self.characters, 1)
+
+
+class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]):
+    """A method, its tokenizer and the recipe that made it.
+
+    `save_pretrained`, `from_pretrained` and `push_to_hub` work as they do for every model on the
+    Hugging Face hub; `partita.load` and `save` are the short names.
+    """
+
+    def __init__(
+        self,
+        method: nn.Module,
+        tokenizer: Tokenizer,
+        recipe: Recipe,
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
+        self.method, self.tokenizer, self.recipe = method.eval(), tokenizer, recipe
+        self.provenance = provenance or {}
+
+    # Text in, text out ---------------------------------------------------------------------------
+
+    def sample(
+        self, count: int = 1, *, prompt: str = "", length: int | None = None, **options: Any
+    ) -> list[str]:
+        """Texts that the model writes, after a prompt if one is given.
+
+        `options` go to `partita.sample`; the recipe's `sampling` section fills in the rest.
+        """
+        length = self.length if length is None else length
+        opening = opening_prompt(self.tokenizer, prompt, length) if prompt else None
+        chosen = self._drawing(options)
+        place = {"length": length} if opening is None else {"prompt": opening.to(self.device)}
+        drawn = sample(self.method, count, **place, **chosen)  # type: ignore[arg-type]
+        return self.decode(drawn)
+
+    def infill(
+        self, text: str, count: int = 1, *, blank_tokens: int | None = None, **options: Any
+    ) -> list[str]:
+        """The text with its blanks filled in, `count` times.
+
+        A run of underscores is a blank of that many tokens, `__12__` one of twelve, and
+        `blank_tokens` sets the size of all plain runs.
+        """
+        prompt = infill_prompt(self.tokenizer, text, blank_tokens)
+        chosen = self._drawing(options)
+        return self.decode(sample(self.method, count, prompt=prompt.to(self.device), **chosen))  # type: ignore[arg-type]
+
+    def score(self, text: str, *, replicates: int = 8, seed: int = 0) -> Score:
+        """How many bits the model needs for a text, at most: its bound, with standard error.
+
+        A text longer than the model is scored in consecutive windows.
+        """
+        ids = self.tokenizer.encode(text)
+        require(len(ids) > 0, "text", "is empty")
+        tokens, real = windows(ids, self.length)
+        bound = nelbo(
+            self.method,  # type: ignore[arg-type]
+            tokens.to(self.device),
+            valid=real.to(self.device),
+            replicates=replicates,
+            seed=seed,
+        )
+        return Score(bound, len(text))
+
+    def _drawing(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The recipe's `sampling` section under what is asked for; another sampler has its own."""
+        usual = self.recipe.sampling.arguments()
+        if options.get("sampler") not in (None, usual["sampler"]):
+            usual = {}
+        return usual | options
+
+    def decode(self, tokens: Tensor) -> list[str]:
+        """Rows of tokens as texts."""
+        return [self.tokenizer.decode(row) for row in tokens.tolist()]
+
+    @property
+    def length(self) -> int:
+        """The longest sequence, in tokens."""
+        return int(self.method.length)  # type: ignore[arg-type]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.method.parameters()).device
+
+    # Files ---------------------------------------------------------------------------------------
+
+    def contents(self) -> dict[str, Any]:
+        """The files of a saved model."""
+        weights = {
+            name: tensor.detach().cpu().contiguous()
+            for name, tensor in self.method.state_dict().items()
+        }
+        return {
+            format.CONFIG: config(self.recipe, self.tokenizer, self.provenance),
+            format.TOKENIZER: self.tokenizer.describe(),
+            format.WEIGHTS: weights,
+        }
+
+    def card(self) -> str:
+        """The model card."""
+        parameters = sum(p.numel() for p in self.method.parameters())
+        tokens, family = self.tokenizer.vocab_size, str(self.method.family)
+        return model_card(self.recipe, tokens, parameters, self.provenance, family=family)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a folder that `partita.load` and the hub understand, complete or not at all."""
+        format.write(Path(folder), self.contents(), self.card())
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        format.write_into(save_directory, self.contents(), self.card())
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        force_download: bool = False,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        revision: str | None = None,
+        device: str = "auto",
+        **unknown: Any,
+    ) -> TextModel:
+        """As `partita.load`, with the hub's usual options.
+
+        The mixin's own method would read `config.json` before anything is checked.
+        """
+        for name in unknown:
+            raise InputError(name, "unknown option", "partita knows device beside the hub's own")
+        chosen = choose_device(device)
+        folder = find(
+            pretrained_model_name_or_path,
+            revision,
+            force_download=force_download,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+        )
+        return _assembled(folder, chosen)
+
+
+def load(
+    path_or_hub_id: str | Path, *, device: str = "auto", revision: str | None = None
+) -> TextModel:
+    """A model from a run folder (its best checkpoint), a checkpoint, an exported folder or the hub.
+
+    Every file is checked first; nothing in them is ever run.
+    """
+    chosen = choose_device(device)
+    return _assembled(find(path_or_hub_id, revision), chosen)
+
+
+def _assembled(folder: Path, device: torch.device) -> TextModel:
+    parts = read(folder)
+    return TextModel(parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance)

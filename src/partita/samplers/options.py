@@ -1,0 +1,52 @@
+"""The section `sampling` of a recipe: how texts are drawn unless told otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from partita.errors import naming, require, require_int
+from partita.samplers.base import SAMPLERS
+from partita.samplers.categorical import Decoding
+
+_NO_OPTIONS = ("blank_tokens", "callback", "count", "length", "model", "prompt", "self", "text")
+
+
+def check_more(options: dict[str, Any], argument: str) -> None:
+    """Refuse what is said elsewhere and is no option of a sampler."""
+    for name in _NO_OPTIONS:
+        require(name not in options, f"{argument}.{name}", "is no option of a sampler")
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Sampling: how texts are drawn."""
+
+    sampler: str | None = None
+    """ancestral, first-hitting, ordered, confidence, threshold, blocks, or autoregressive."""
+    steps: int | None = None
+    """Steps of a sampler that has them."""
+    temperature: float = 1.0
+    """Divides the logits; 0 takes the most probable token."""
+    top_k: int | None = None
+    """Keep the k most probable tokens."""
+    top_p: float | None = None
+    """Keep the most probable tokens until their mass reaches p."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More options of the sampler, for example {counts: cosine} of confidence."""
+
+    def __post_init__(self) -> None:
+        names = ("sampler", "temperature", "top_k", "top_p")
+        with naming({name: f"sampling.{name}" for name in names}):
+            Decoding(self.temperature, self.top_k, self.top_p)
+            if self.sampler is not None:
+                _ = SAMPLERS[self.sampler]
+        if self.steps is not None:
+            require_int(self.steps, "sampling.steps")
+        check_more(self.options, "sampling.options")
+
+    def arguments(self) -> dict[str, Any]:
+        """As keyword arguments of `sample`."""
+        steps = {} if self.steps is None else {"steps": self.steps}
+        decoding = {key: getattr(self, key) for key in ("temperature", "top_k", "top_p")}
+        return {"sampler": self.sampler, **decoding, **steps, **self.options}

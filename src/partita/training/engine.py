@@ -1,0 +1,259 @@
+"""One method being trained: a step at a time, on one process or many, with all that a step needs.
+
+    batch -> parts -> summed loss / tokens of the global batch -> gradients, averaged -> clipped
+          -> optimiser -> moving average
+
+Every draw is addressed by the seed, the step and the row's number in the global batch, so the
+same options give the same run however its rows are shared out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from partita.data.batches import Batch, Order
+from partita.errors import InputError, require
+from partita.evaluation.likelihood import Estimate, bound_ends
+from partita.methods.base import Loss
+from partita.methods.masked_method import MaskedMethod
+from partita.networks.attention import Layout
+from partita.randomness import Noise
+from partita.training.distribution import (
+    World,
+    blocks_of,
+    like,
+    release,
+    spread,
+    synchronising,
+    whole,
+)
+from partita.training.ema import MovingAverage
+from partita.training.optimisers import OPTIMISERS
+from partita.training.options import RunOptions, TrainingOptions
+
+VALIDATION_STREAM = 1  # validation draws numbers that training never uses
+REPLICATES = 2  # passes over the validation rows: the least that gives an error
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """A method with a loss."""
+
+    @property
+    def length(self) -> int:
+        """Longest sequence."""
+        ...
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        layout: Layout,
+    ) -> Loss:
+        """The loss of a batch."""
+        ...
+
+
+class Objective(nn.Module):
+    """A method's loss as a module, since distribution wraps the forward of one."""
+
+    def __init__(self, method: nn.Module) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(
+        self, batch: Batch, noise: Noise, step: int, bound: bool = False
+    ) -> Float[Tensor, ""]:
+        """Weighted nats of the batch's rows, added up; with `bound`, under a bound's weights."""
+        method = self.method
+        law = {"law": method.bound_law} if bound and isinstance(method, MaskedMethod) else {}
+        loss: Loss = method.loss(  # type: ignore[operator]
+            batch.tokens,
+            noise,
+            step,
+            batch=batch.size,
+            valid=batch.valid,
+            layout=batch.layout(),
+            **law,
+        )
+        return loss.per_token.sum()
+
+
+@dataclass(frozen=True)
+class Advance:
+    """What came of one step; the numbers stay on the device until somebody reads them."""
+
+    step: int
+    loss: Float[Tensor, ""]
+    """This process' part of the global batch's nats per token."""
+    norm: Float[Tensor, ""]
+    """Norm of the gradient before clipping, over all processes."""
+    rate: float
+
+
+class Engine:
+    """A method, its optimisers and its moving average."""
+
+    def __init__(
+        self, method: nn.Module, options: TrainingOptions, run: RunOptions, world: World
+    ) -> None:
+        require(
+            isinstance(method, nn.Module) and isinstance(method, Trainable),
+            "method",
+            f"{type(method).__name__} has no loss",
+            "wrap a network in a method such as MDLM",
+        )
+        self.method, self.options, self.run, self.world = method, options, run, world
+        method.to(world.device)
+        network = getattr(method, "network", method)
+        network.recompute = run.recompute
+        if run.compile:
+            for block in blocks_of(network):
+                block.compile()
+        self.objective = spread(Objective(method), network, run.distribution, world)
+        make = OPTIMISERS[options.optimiser]
+        self.optimisers = make(method, options.learning_rate, options.weight_decay)
+        self.average = MovingAverage(method, options.ema)
+        self.step = 0
+        self.seconds = 0.0
+        """Time spent training, over all resumes."""
+
+    def advance(self, batch: Batch, rate: float) -> Advance:
+        """One step of the optimiser on this process' rows of a global batch."""
+        self.method.train()
+        self.method.zero_grad(set_to_none=True)
+        parts = batch.split(self.run.micro_batch)
+        total = torch.zeros((), device=self.world.device)
+        for index, part in enumerate(parts):
+            self._seed_dropout(index)
+            with synchronising(self.objective, last=index == len(parts) - 1):
+                loss = self._nats(part, self.step) / batch.count
+                # Processes average their gradients; their sum is what is meant.
+                (loss * self.world.size).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.method.parameters(), self.options.clip)
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            optimiser.step()
+        self.average.update(self.method)
+        self.step += 1
+        return Advance(self.step - 1, total, whole(norm), rate)
+
+    def _nats(self, part: Batch, step: int, bound: bool = False) -> Tensor:
+        noise = Noise(self.options.seed, part.rows, VALIDATION_STREAM if bound else 0)
+        half = self.options.precision == "bfloat16"
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=half):
+            nats: Tensor = self.objective(part, noise, step, bound)
+        return nats
+
+    def _seed_dropout(self, part: int) -> None:
+        """Dropout draws from torch's generator, whose seed is made from the step."""
+        config = getattr(getattr(self.method, "network", None), "config", None)
+        if not getattr(config, "dropout", 0.0):
+            return
+        address = f"{self.options.seed} {self.step} {self.world.rank} {part}"
+        digest = hashlib.blake2b(address.encode(), digest_size=7).digest()
+        torch.manual_seed(int.from_bytes(digest, "big"))
+
+    @torch.no_grad()
+    def validate(self, order: Order, rows: int) -> Estimate | None:
+        """The bound of the first rows of a text, under the averaged weights.
+
+        None if the text has fewer rows than there are processes.
+        """
+        count = self._shareable(min(rows, len(order.rows)))
+        if count == 0:
+            return None
+        batch = order.first(count, self.world.share(count, "validation_rows"))
+        parts = batch.to(self.world.device).split(self.run.micro_batch or order.batch_size)
+        exact = not isinstance(self.method, MaskedMethod)
+        totals = torch.zeros(1 if exact else REPLICATES, dtype=torch.float64)
+        self.method.eval()
+        with self.average.applied_to(self.method):
+            for replicate in range(len(totals)):
+                for part in parts:
+                    totals[replicate] += float(self._nats(part, replicate, bound=True))
+            release(self.objective)
+        per_token = self.world.total(totals) / batch.count + bound_ends(self.method)
+        error = 0.0 if exact else float(per_token.std()) / math.sqrt(len(totals))
+        return Estimate(float(per_token.mean()), error, batch.count)
+
+    def _shareable(self, rows: int) -> int:
+        """So many rows can be shared out evenly; up to eight processes agree on how many."""
+        usual = math.lcm(8, self.world.size)
+        each = usual if rows >= usual else self.world.size
+        return rows // each * each
+
+    # State ---------------------------------------------------------------------------------------
+
+    def averaged(self) -> dict[str, Tensor]:
+        """The model as it is used: averaged weights, whole, on the CPU. All processes must ask."""
+        state = self.method.state_dict()
+        return {
+            name: self._keep(self.average.shadow.get(name, tensor))
+            for name, tensor in state.items()
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """What is needed besides to go on: weights and optimiser states. All processes must ask."""
+        return {name: self._keep(tensor) for name, tensor in self._tensors()}
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        everything = whole(tensor.detach())
+        return everything.to("cpu", copy=True).contiguous() if self.world.first else torch.empty(0)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.method.named_parameters():
+            yield f"weights.{name}", parameter
+        for number, name, parameter in self._optimised():
+            for key, value in self.optimisers[number].state[parameter].items():
+                yield f"optimiser.{number}.{key}.{name}", value
+
+    def _optimised(self) -> Iterator[tuple[int, str, nn.Parameter]]:
+        names = {parameter: name for name, parameter in self.method.named_parameters()}
+        for number, optimiser in enumerate(self.optimisers):
+            for group in optimiser.param_groups:
+                for parameter in group["params"]:
+                    yield number, names[parameter], parameter
+
+    @torch.no_grad()
+    def restore(
+        self, averaged: dict[str, Tensor], state: dict[str, Tensor], step: int, seconds: float
+    ) -> None:
+        """Go on from tensors that `averaged` and `state` gave, on any number of processes."""
+        self.step, self.seconds, self.average.updates = step, seconds, step
+        left = dict(state)
+        try:
+            for name, parameter in self.method.named_parameters():
+                self._fill(parameter, left.pop(f"weights.{name}"))
+                self._fill(self.average.shadow[name], averaged[name])
+            for number, name, parameter in self._optimised():
+                prefix, suffix = f"optimiser.{number}.", f".{name}"
+                for key in [k for k in left if k.startswith(prefix) and k.endswith(suffix)]:
+                    short = key[len(prefix) : -len(suffix)]
+                    self.optimisers[number].state[parameter][short] = like(left.pop(key), parameter)
+        except KeyError as error:
+            raise InputError("checkpoint", f"lacks the tensor {error}") from error
+        require(not left, "checkpoint", f"holds unknown tensors such as {next(iter(left), '')!r}")
+
+    @staticmethod
+    def _fill(tensor: Tensor, value: Tensor) -> None:
+        require(
+            tensor.shape == value.shape,
+            "checkpoint",
+            f"a tensor of shape {list(value.shape)} stands where {list(tensor.shape)} is expected",
+        )
+        tensor.copy_(like(value, tensor))

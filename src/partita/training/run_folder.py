@@ -1,0 +1,237 @@
+"""A run's folder: its recipe, its checkpoints, its lock.
+
+In it are
+
+    recipe.json                         the resolved recipe and the name of its tokens
+    checkpoints/                        the latest few and the best
+    metrics.jsonl, curves.png, samples/ the journal
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partita.data.prepare import Prepared
+from partita.errors import InputError, naming, require, require_int, require_number
+from partita.files import parents_made, remove_folder, remove_partial, write_whole
+from partita.hub import checkpoints, format
+from partita.hub.parts import config
+from partita.recipe import Recipe, differences
+from partita.training.engine import Engine
+from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics
+
+RECIPE = "recipe.json"
+LOCK = ".lock"
+# What a run makes in its folder.
+_MADE = (LOCK, RECIPE, METRICS, CURVES, SAMPLES, checkpoints.FOLDER, "tensorboard", "wandb")
+_ELSEWHERE = "give --out for a run of its own"
+_LONGEST = 1e12  # seconds of training
+# What the optimisers keep for each parameter that they have moved.
+_KEPT = {"AdamW": ("step", "exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
+
+
+class RunFolder:
+    """Where one run lives. The first process of a run owns it."""
+
+    def __init__(self, folder: Path, recipe: Recipe, prepared: Prepared) -> None:
+        self.folder, self.recipe, self.tokenizer = folder, recipe, prepared.tokenizer
+        self.tokens = prepared.folder.name
+        self.provenance: dict[str, Any] = {}
+        self.metrics: dict[str, float] = {}
+        """The newest numbers; they go into every checkpoint."""
+
+    def open(self) -> None:
+        """Make the folder, or check that it holds a run of the same recipe."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / RECIPE
+        refuse_changes(self.folder, self.recipe, self.tokens)
+        content = {"tokens": self.tokens, "recipe": self.recipe.to_dict()}
+        write_whole(path, json.dumps(content, indent=1))
+        remove_partial(self.folder)
+        if (self.folder / checkpoints.FOLDER).is_dir():
+            remove_partial(self.folder / checkpoints.FOLDER)
+
+    def resume(self, engine: Engine) -> Path | None:
+        """Put the newest checkpoint into the engine. All processes call it."""
+        newest = checkpoints.latest(self.folder)
+        if newest is None:
+            return None
+        with naming({"model": "out"}):
+            return self._resume_from(newest, engine)
+
+    def _resume_from(self, newest: Path, engine: Engine) -> Path:
+        checksums = format.verify(newest)
+        require(
+            {format.TRAINING, format.STATE} <= set(checksums),
+            "out",
+            f"{newest} is a model without the state to go on from",
+        )
+        step, seconds, metrics = _progress(newest)
+        averaged = format.read_tensors(newest / format.WEIGHTS)
+        training = format.read_tensors(newest / format.TRAINING)
+        _check_tensors(newest, engine, averaged, training)
+        self.metrics = metrics
+        engine.restore(averaged, training, step, seconds)
+        return newest
+
+    def save(self, engine: Engine) -> None:
+        """Write a checkpoint and let old ones go. All processes call it; the first one writes."""
+        averaged, training = engine.averaged(), engine.state()
+        if engine.world.first:
+            place = checkpoints.folder_of(self.folder, engine.step)
+            provenance = self.provenance | {"step": engine.step}
+            contents = {
+                format.CONFIG: config(self.recipe, self.tokenizer, provenance),
+                format.TOKENIZER: self.tokenizer.describe(),
+                format.WEIGHTS: averaged,
+                format.TRAINING: training,
+                format.STATE: {
+                    "step": engine.step,
+                    "seconds": engine.seconds,
+                    "rows_seen": engine.step * engine.options.batch_size,
+                    "metrics": self.metrics,
+                },
+            }
+            format.write(place, contents)
+            self._let_go()
+        engine.world.wait()
+
+    def _let_go(self) -> None:
+        every = checkpoints.listed(self.folder)
+        kept = {*every[-self.recipe.run.keep :], checkpoints.best(self.folder)}
+        for old in every:
+            if old not in kept:
+                remove_folder(old)
+
+    def last_good(self) -> str:
+        """The newest checkpoint's name, for messages."""
+        return str(checkpoints.latest(self.folder) or "none yet")
+
+
+def refuse_changes(folder: Path, recipe: Recipe, tokens: str | None = None) -> None:
+    """A run goes on with the recipe and the text that it began with, or not at all.
+
+    Where there is no checkpoint, there is nothing to go on with. `tokens` is the name of the
+    tokens, if it is known by now.
+    """
+    if not checkpoints.listed(folder):
+        return
+    path = folder / RECIPE
+    require(path.exists(), "out", f"{folder} holds checkpoints but no {RECIPE}", _ELSEWHERE)
+    with naming({"model": "out"}):
+        before = format.read_json(path)
+    sections = before.get("recipe")
+    if not isinstance(sections, dict):
+        raise InputError("out", f"{path} is damaged: it lacks the recipe", _ELSEWHERE)
+    changes = differences(sections, recipe.to_dict())
+    if changes:
+        lines = "".join(f"\n  {change}" for change in changes)
+        raise InputError(
+            "out",
+            f"{folder} holds a run of another recipe. There -> here:{lines}\n"
+            "Give the same options to go on with it, or --out for a run of its own",
+        )
+    same = tokens is None or before.get("tokens") == tokens
+    problem = f"{folder} holds a run on another text: the contents of {recipe.data.path} differ"
+    require(same, "out", problem, _ELSEWHERE)
+
+
+def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
+    """Step, seconds and metrics of a checkpoint."""
+    path = checkpoint / format.STATE
+    state = format.read_json(path)
+    step: Any = state.get("step")
+    seconds: Any = state.get("seconds")
+    metrics: Any = state.get("metrics")
+    try:
+        require_int(step, "step", 0)
+        require_number(seconds, "seconds")
+        require(seconds < _LONGEST, "seconds", f"is more than anybody has, got {seconds}")
+        numbers = isinstance(metrics, dict) and all(
+            isinstance(value, int | float) for value in metrics.values()
+        )
+        require(numbers, "metrics", "must hold names and numbers")
+    except InputError as error:
+        raise InputError("out", f"{path} is damaged: {error}") from error
+    require(
+        checkpoint.name == checkpoints.folder_of(Path(), step).name,
+        "out",
+        f"{path} is of step {step}, which the folder's name denies",
+    )
+    return step, float(seconds), metrics
+
+
+def _check_tensors(
+    checkpoint: Path, engine: Engine, averaged: dict[str, Tensor], training: dict[str, Tensor]
+) -> None:
+    """Refuse tensors that the engine has no place for, before it takes any."""
+    state = engine.method.state_dict()
+    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+    format.check_tensors(checkpoint / format.WEIGHTS, averaged, expected, "out")
+    parameters = dict(engine.method.named_parameters())
+    expected = {f"weights.{name}": (p.shape, p.dtype) for name, p in parameters.items()}
+    names = {parameter: name for name, parameter in parameters.items()}
+    for number, optimiser in enumerate(engine.optimisers):
+        for parameter in (p for group in optimiser.param_groups for p in group["params"]):
+            expected |= _kept(
+                f"optimiser.{number}.", names[parameter], parameter, optimiser, training
+            )
+    format.check_tensors(checkpoint / format.TRAINING, training, expected, "out")
+
+
+def _kept(
+    prefix: str,
+    name: str,
+    parameter: Tensor,
+    optimiser: torch.optim.Optimizer,
+    training: dict[str, Tensor],
+) -> dict[str, format.Kind]:
+    """The tensors that an optimiser keeps for a parameter; none if it never had a gradient."""
+    keys = _KEPT.get(type(optimiser).__name__)
+    if keys is None:  # one that somebody registered: it knows best
+        stored = (key for key in training if key.startswith(prefix) and key.endswith(f".{name}"))
+        return {key: (training[key].shape, training[key].dtype) for key in stored}
+    kinds = {
+        f"{prefix}{key}.{name}": (
+            torch.Size() if key == "step" else parameter.shape,
+            parameter.dtype,
+        )
+        for key in keys
+    }
+    return kinds if kinds.keys() & training.keys() else {}
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time trains in a folder; the system frees the lock of a dead one.
+
+    An error that comes before there is anything to keep leaves the folder as it was.
+    """
+    with parents_made(folder / LOCK):
+        names = {path.name for path in folder.iterdir()}
+        with (folder / LOCK).open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError("out", f"another process is training in {folder}") from error
+            before = checkpoints.listed(folder)
+            try:
+                yield
+            except BaseException as error:
+                if checkpoints.listed(folder) == before and not _tells(folder, error):
+                    for name in set(_MADE) - names:
+                        remove_folder(folder / name)
+                raise
+
+
+def _tells(folder: Path, error: BaseException) -> bool:
+    """Whether the journal helps to understand an error: a loss that broke, not a full disk."""
+    return not isinstance(error, OSError) and bool(read_metrics(folder))

@@ -1,0 +1,308 @@
+"""From a recipe to a trained model in a folder: prepare, build, resume, train, leave samples."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from partita.data.batches import Order
+from partita.data.options import NAMES, DataOptions
+from partita.data.prepare import Prepared, prepare
+from partita.data.shards import Shards
+from partita.errors import InputError, naming, require
+from partita.evaluation.likelihood import Estimate
+from partita.evaluation.quality import corpus_entropy
+from partita.files import check_folder
+from partita.hub.parts import build
+from partita.hub.text_model import TextModel, load
+from partita.provenance import environment
+from partita.randomness import Noise
+from partita.recipe import Recipe
+from partita.samplers import sample
+from partita.training.distribution import World, joined
+from partita.training.engine import Engine
+from partita.training.journal import Journal, Listener, listeners
+from partita.training.loop import Hooks, Progress, train
+from partita.training.run_folder import RunFolder, locked, refuse_changes
+from partita.training.throughput import flops_per_token, peak_flops
+
+RUNS = Path("runs")
+# Arguments of what a run is made of, as keys of the recipe.
+_NAMES = NAMES | {"device": "run.device", "length": "network.length"}
+_ENTROPY_TOKENS = 1 << 24  # of the training text, enough for its unigram entropy
+
+
+@dataclass
+class Watcher:
+    """Who is told what happens. Every entry is optional; the first process alone calls them."""
+
+    preparing: Callable[[int], None] = field(default=lambda _characters: None)
+    ready: Callable[[Setting], None] = field(default=lambda _setting: None)
+    progress: Callable[[Progress, float | None], None] = field(default=lambda _p, _mfu: None)
+    validated: Callable[[int, Estimate], None] = field(default=lambda _step, _bound: None)
+    previewed: Callable[[int, list[str]], None] = field(default=lambda _step, _texts: None)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run that is about to start."""
+
+    folder: Path
+    prepared: Prepared
+    parameters: int
+    unigram_bits: float
+    """Entropy of single tokens of the training text: what a model that looks at nothing needs."""
+    resumed: Path | None
+    device: str
+    processes: int
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """A run's folder unless one is given: named after the text and the method."""
+    name = recipe.data.path.removeprefix("hf:").split("?")[0].rstrip("/")
+    stem = Path(name).name.split(".")[0] or "text"
+    return RUNS / f"{stem}-{recipe.method.name}"
+
+
+def run_recipe(recipe: Recipe, folder: Path | None = None, watcher: Watcher | None = None) -> int:
+    """Train a recipe in a folder, from where it stands: 0 at the end, or a signal's number."""
+    watcher = watcher or Watcher()
+    folder = folder or default_folder(recipe)
+    with naming(_NAMES), joined(recipe.run.device) as world, ExitStack() as held:
+        rehearse(recipe)
+        world.share(recipe.training.batch_size, "training.batch_size")
+        check_folder(folder, "out")
+        if not Path(recipe.data.cache).is_dir():  # one that is closed may hold the tokens already
+            check_folder(Path(recipe.data.cache), "data.cache")
+        world.first_does(lambda: held.enter_context(locked(folder)))
+        return _run(recipe, folder, watcher, world)
+
+
+def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
+    world.first_does(lambda: refuse_changes(folder, recipe))
+    start = _start(recipe)
+    prepared = _prepare(recipe, start, folder, world, watcher)
+    orders = _orders(recipe, prepared)
+    run = RunFolder(folder, recipe, prepared)
+    run.provenance = _provenance(recipe, prepared, world)
+    if start is None:
+        torch.manual_seed(recipe.training.seed)
+        method = recipe.method.build(recipe.network, prepared.tokenizer.vocab_size)
+    else:
+        method = start.method
+        origin = {"path": recipe.training.start_from, **start.provenance}
+        run.provenance["started_from"] = origin
+    engine = Engine(method, recipe.training, recipe.run, world)
+    resumed = run.resume(engine)
+    heard = listeners(folder, recipe.run, recipe.to_dict()) if world.first else []
+    world.first_does(run.open)
+    parameters = sum(p.numel() for p in method.parameters())
+    entropy = _unigram_bits(prepared.train)
+    setting = Setting(folder, prepared, parameters, entropy, resumed, str(world.device), world.size)
+    if world.first:
+        watcher.ready(setting)
+    with _Signals() as signals:
+        hooks = _hooks(engine, run, setting, watcher, signals, heard)
+        return train(engine, *orders, hooks)
+
+
+def rehearse(recipe: Recipe) -> None:
+    """Everything that a recipe asks for, once, on a network of next to no size.
+
+    What does not fit together is found before anything is read or made, not at the first preview.
+    """
+    _row_length(recipe)
+    _check_size(recipe)
+    network = replace(recipe.network, width=2, depth=1, heads=1, mlp_ratio=1.0, condition_width=2)
+    small: Any = recipe.method.build(network, 2)
+    try:
+        small.loss(torch.zeros(1, 1, dtype=torch.int64), Noise.for_batch(0, 1))
+    except TypeError as error:
+        raise InputError("method", f"has no loss with these options: {error}") from error
+    options = recipe.sampling.arguments()
+    if not isinstance(options.get("order", ""), str):  # the positions of a text of full length
+        del options["order"]
+    names = {"sampler": "sampling.sampler", "steps": "sampling.steps"}
+    with naming({name: f"sampling.options.{name}" for name in options} | names):
+        sample(small, 1, length=1, **options)
+
+
+def _check_size(recipe: Recipe) -> None:
+    """Refuse weights that the machine's memory does not hold, before any are made."""
+    with torch.device("meta"):
+        method = recipe.method.build(recipe.network, 2)
+    size = sum(parameter.numel() * parameter.itemsize for parameter in method.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    problem = f"its weights take {size >> 30} GiB, this machine has {memory >> 30}"
+    require(size <= memory, "network", problem, "choose a smaller network.width or network.depth")
+
+
+def _row_length(recipe: Recipe) -> int:
+    """Tokens of a training row."""
+    length, most = recipe.training.length or recipe.network.length, recipe.network.length
+    problem = f"{length} is longer than the network's {most}"
+    require(length <= most, "training.length", problem, "give less, or a larger network.length")
+    return length
+
+
+def _start(recipe: Recipe) -> TextModel | None:
+    """The model to start from, if one is named; its weights must fit the recipe's network."""
+    path = recipe.training.start_from
+    if path is None:
+        return None
+    model = load(path, device="cpu")
+    weights = model.contents()["model.safetensors"]
+    method = build(recipe, model.tokenizer, weights, Path(path))
+    return TextModel(method, model.tokenizer, recipe, model.provenance)
+
+
+def _prepare(
+    recipe: Recipe, start: TextModel | None, folder: Path, world: World, watcher: Watcher
+) -> Prepared:
+    """Tokens: the first process makes them, the others find them made.
+
+    A model that is trained further keeps its own tokenizer.
+    """
+    made: list[Prepared] = []
+
+    def make() -> None:
+        prepared = prepare(
+            recipe.data.corpus(),
+            Path(recipe.data.cache),
+            recipe.tokenizer.preparation(recipe.data),
+            watcher.preparing,
+            None if start is None else start.tokenizer,
+            accept=partial(refuse_changes, folder, recipe),
+            least=_row_length(recipe) if recipe.data.rows == "packed" else 1,
+        )
+        made.append(prepared)
+
+    world.first_does(make)
+    if not world.first:
+        make()
+    return made[0]
+
+
+def _provenance(recipe: Recipe, prepared: Prepared, world: World) -> dict[str, Any]:
+    return {
+        "data": Path(recipe.data.path).name,
+        "tokens": prepared.folder.name,
+        "processes": world.size,
+        **environment(world.device),
+    }
+
+
+def _unigram_bits(tokens: Shards) -> float:
+    return corpus_entropy(tokens.read(0, min(len(tokens), _ENTROPY_TOKENS)).numpy())
+
+
+def _orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
+    """The training rows in their order, and the validation rows if they fill one."""
+    options, length = recipe.training, _row_length(recipe)
+    rows = recipe.data.row_source(prepared.train, length)
+    order = Order(rows, options.batch_size, options.seed)
+    return order, _validation(recipe.data, prepared.valid, length, options.batch_size)
+
+
+def _validation(data: DataOptions, tokens: Shards, length: int, batch: int) -> Order | None:
+    if len(tokens) < (length if data.rows == "packed" else 1):
+        return None
+    return Order(data.row_source(tokens, length), batch, 0)
+
+
+def _hooks(
+    engine: Engine,
+    run: RunFolder,
+    setting: Setting,
+    watcher: Watcher,
+    signals: _Signals,
+    heard: list[Listener],
+) -> Hooks:
+    """What happens between steps: on every process what all must do, on the first the rest."""
+    recipe, world = run.recipe, engine.world
+    journal = None
+    if world.first:
+        journal = Journal(run.folder, engine.step, setting.unigram_bits)
+        journal.listeners = heard
+    peak = peak_flops(world.device)
+    flops = flops_per_token(engine.method, recipe.network)
+
+    def progress(report: Progress) -> None:
+        if journal is None:
+            return
+        mfu = None if peak is None else report.tokens_per_second * flops / peak / world.size
+        values = _numbers(report) | ({} if mfu is None else {"mfu": mfu})
+        journal.record(report.step, values)
+        watcher.progress(report, mfu)
+
+    def validated(step: int, bound: Estimate) -> None:
+        run.metrics = {"valid_bits": bound.bits, "valid_bits_error": bound.bits_error}
+        run.provenance["validation"] = f"{bound.bits:.4f} ± {bound.bits_error:.4f} bits per token"
+        texts = _preview(engine, run)
+        if journal is not None:
+            journal.record(step, run.metrics)
+            journal.draw()
+            watcher.validated(step, bound)
+            if texts:
+                journal.preview(step, texts)
+                watcher.previewed(step, texts)
+
+    return Hooks(
+        progress=progress,
+        validated=validated,
+        save=lambda: run.save(engine),
+        stop_signal=lambda: signals.received,
+        last_good=run.last_good,
+    )
+
+
+def _numbers(report: Progress) -> dict[str, float]:
+    values = {key: value for key, value in vars(report).items() if key not in ("step", "share")}
+    return values | {"bits": report.loss / torch.log(torch.tensor(2.0)).item()}
+
+
+def _preview(engine: Engine, run: RunFolder) -> list[str]:
+    """Some texts, drawn by the first process from the averaged weights of all."""
+    count = run.recipe.run.previews
+    if count == 0:
+        return []
+    weights = engine.averaged()
+    texts: list[str] = []
+    if engine.world.first:
+        method = build(run.recipe, run.tokenizer, weights, run.folder).to(engine.world.device)
+        texts = TextModel(method, run.tokenizer, run.recipe).sample(count)
+    engine.world.wait()
+    return texts
+
+
+class _Signals:
+    """SIGTERM and Ctrl-C ask for a checkpoint and an end; a second one ends at once."""
+
+    WATCHED = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    def __enter__(self) -> _Signals:
+        self._before = {number: signal.getsignal(number) for number in self.WATCHED}
+        for number in self.WATCHED:
+            signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.received:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

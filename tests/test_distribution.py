@@ -1,0 +1,130 @@
+"""How do I use more GPUs? Two processes do what one does, with all weights or with shares."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.kill_and_resume import corpus
+
+STEPS = 20
+TOLERANCE = {"adamw": 1e-5, "muon": 1e-3}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def train(place, name, processes, *flags):
+    """A run of 20 steps by some processes; its folder."""
+    out = place / name
+    words = ["-m", "partita", "train", str(place / "corpus.txt"), "--out", str(out)]
+    sizes = ["--network.width", "32", "--network.depth", "2", "--network.length", "16"]
+    pace = ["--training.steps", str(STEPS), "--run.checkpoint_every", "10", "--run.log_every", "1"]
+    rest = ["--run.validate_every", "10", "--run.previews", "1", "--data.cache", str(place / "t")]
+    prefix = [sys.executable]
+    if processes > 1:
+        prefix += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        prefix += ["--master-port", str(free_port())]
+    result = subprocess.run(
+        [*prefix, *words, *sizes, *pace, *rest, *flags],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return out
+
+
+def recorded(out, key="loss"):
+    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    return torch.tensor([line[key] for line in lines if key in line], dtype=torch.float64)
+
+
+def rewind(out, copy):
+    """A copy of a run as it was after ten steps."""
+    shutil.copytree(out, copy)
+    shutil.rmtree(copy / "checkpoints" / "step-00000020")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distribution")
+    corpus(folder)
+    return folder
+
+
+def rate(optimiser):
+    return ["--training.optimiser", optimiser, "--training.learning_rate", "0.01"]
+
+
+@pytest.fixture(scope="module")
+def alone(place):
+    """One process, for each optimiser."""
+    return {name: train(place, f"alone-{name}", 1, *rate(name)) for name in TOLERANCE}
+
+
+@pytest.mark.parametrize("distribution", ["ddp", "fsdp"])
+@pytest.mark.parametrize("optimiser", list(TOLERANCE))
+def test_two_processes_equal_one_and_resume_as_one(place, alone, optimiser, distribution):
+    flags = [*rate(optimiser), "--run.distribution", distribution]
+    two = train(place, f"two-{optimiser}-{distribution}", 2, *flags)
+    one = alone[optimiser]
+    close = {"rtol": 0, "atol": TOLERANCE[optimiser]}
+    assert len(recorded(two)) == STEPS
+    torch.testing.assert_close(recorded(two), recorded(one), **close)
+    assert recorded(one)[-1] < recorded(one)[0] - 1  # something was learned
+    for key in ("valid_bits", "norm") if optimiser == "adamw" else ("valid_bits",):
+        torch.testing.assert_close(recorded(two, key), recorded(one, key), rtol=1e-3, atol=1e-3)
+
+    # The second half of the two-process run, by one process; and the other way round.
+    name = f"{optimiser}-{distribution}"
+    rewind(two, place / f"two-then-one-{name}")
+    down = train(place, f"two-then-one-{name}", 1, *rate(optimiser))
+    torch.testing.assert_close(recorded(down), recorded(one), **close)
+    rewind(one, place / f"one-then-two-{name}")
+    up = train(place, f"one-then-two-{name}", 2, *flags)
+    torch.testing.assert_close(recorded(up), recorded(one), **close)
+    last = "checkpoints/step-00000020/model.safetensors"
+    ours, theirs = load_file(up / last), load_file(one / last)
+    assert ours.keys() == theirs.keys()
+    assert all(ours[key].shape == theirs[key].shape for key in ours)
+
+
+def test_gradients_of_parts_add_up(place, alone):
+    """Parts of a batch, and shares of parts by two processes, give the same steps."""
+    parts = train(place, "parts", 1, *rate("adamw"), "--run.micro_batch", "5")
+    torch.testing.assert_close(recorded(parts), recorded(alone["adamw"]), rtol=0, atol=1e-5)
+    both = train(place, "both", 2, *rate("adamw"), "--run.micro_batch", "5")
+    torch.testing.assert_close(recorded(both), recorded(alone["adamw"]), rtol=0, atol=1e-5)
+
+
+def test_recomputed_activations_change_nothing(place, alone):
+    less = train(place, "recompute", 1, *rate("adamw"), "--run.recompute", "true")
+    assert torch.equal(recorded(less), recorded(alone["adamw"]))
+
+
+def test_padded_rows_are_divided_by_the_tokens_of_the_whole_batch(place):
+    """Two processes hold different numbers of real tokens; the loss is still the batch's."""
+    flags = [*rate("adamw"), "--data.rows", "padded", "--data.documents", "line"]
+    one, two = train(place, "padded-1", 1, *flags), train(place, "padded-2", 2, *flags)
+    torch.testing.assert_close(recorded(two), recorded(one), rtol=0, atol=1e-5)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(place):
+    with pytest.raises(AssertionError, match="31 rows cannot be shared evenly by 2 processes"):
+        train(place, "odd", 2, "--training.batch_size", "31")
+    assert not (place / "odd" / "recipe.json").exists()

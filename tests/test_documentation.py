@@ -1,0 +1,118 @@
+"""Every command and program that README and docs show is run, page by page, from top to bottom.
+
+Files that the pages speak of are small, and `partita train` gets small sizes where a page gives
+none. Commands that end in "# needs ..." want machines that a test does not have; their options are
+checked all the same.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partita.commands import main
+from partita.commands.train import options
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SIZES = {
+    "--training.steps": "6",
+    "--network.width": "32",
+    "--network.depth": "1",
+    "--network.heads": "2",
+    "--network.length": "48",
+    "--run.validate_every": "3",
+    "--run.checkpoint_every": "3",
+}
+
+
+def blocks(page):
+    """The fenced blocks of a page, as (language, body)."""
+    return FENCE.findall(page.read_text())
+
+
+def commands(page):
+    lines = [line for name, body in blocks(page) if name == "" for line in body.splitlines()]
+    return [line for line in lines if re.match(r"(partita|torchrun|python) ", line)]
+
+
+def smaller(command):
+    """The words of a command, with small sizes in place of large ones or none."""
+    words = shlex.split(command, comments=True)
+    if "train" not in words:
+        return words
+    fixed = "network" if "--from" in words else "nothing"  # a trained network keeps its sizes
+    for flag, value in SIZES.items():
+        if not flag.startswith(f"--{fixed}"):
+            words += [flag, value]
+    return words
+
+
+def write_files(place):
+    """The files that the pages speak of."""
+    notes = "\n\n".join(f"note {n} is short, and says so" for n in range(60))
+    for name in ("notes.txt", "more.txt", "test.txt", "corpus/one.txt"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(notes)
+    rows = "\n".join(json.dumps({"body": f"row {n} of some"}) for n in range(60))
+    (place / "dump.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    (place / "folder-of-jsonl").mkdir()
+    (place / "folder-of-jsonl/rows.jsonl").write_text(rows)
+
+
+def execute(command, place):
+    words = smaller(command)
+    if words[0] == "partita":
+        assert main(words[1:]) == 0, command
+        return
+    program = {"torchrun": ["-m", "torch.distributed.run"], "python": []}[words[0]]
+    result = subprocess.run(
+        [sys.executable, *program, *words[1:]],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_everything_that_a_page_shows_works(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging-face"))
+    write_files(tmp_path)
+    for name, body in blocks(page):
+        title = re.match(r"# (\S+\.yaml)\n", body)
+        if name == "yaml" and title:
+            (tmp_path / title[1]).write_text(body)
+    for command in commands(page):
+        if "# needs" in command:
+            options(shlex.split(command.split(" train ")[1], comments=True))
+        else:
+            execute(command, tmp_path)
+    # The programs of a page are one: later ones use names of earlier ones.
+    program = "\n".join(body for name, body in blocks(page) if name == "python")
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_pages_show_commands_and_mark_those_that_need_machines():
+    shown = [command for page in PAGES for command in commands(page)]
+    verbs = {command.split()[1] for command in shown if command.startswith("partita ")}
+    assert {"train", "sample", "infill", "score", "eval", "info", "prepare", "export"} <= verbs
+    many = [command for command in shown if "--nnodes" in command or "per-node 8" in command]
+    assert many
+    assert all("# needs" in command for command in many)

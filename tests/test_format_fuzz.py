@@ -1,0 +1,471 @@
+"""Files that anybody may have written: loading them gives a model or an `InputError`.
+
+Five hundred damaged checkpoints are loaded and resumed from. Half of them have their checksums
+corrected afterwards, so that the damage reaches what stands behind the checksums. No other error,
+no hang, no absurd amount of memory, nothing imported, opened elsewhere or run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import json
+import math
+import resource
+import shutil
+import signal
+import struct
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.data.batches import Batch, Order
+from partita.data.documents import Corpus
+from partita.data.options import DataOptions, TokenizerOptions
+from partita.data.prepare import Prepared, prepare
+from partita.errors import InputError
+from partita.files import sha256
+from partita.hub import checkpoints, format
+from partita.hub.text_model import TextModel, load
+from partita.methods.options import MethodOptions
+from partita.networks.transformer import TransformerOptions
+from partita.recipe import Recipe
+from partita.training.distribution import World
+from partita.training.engine import Engine
+from partita.training.options import TrainingOptions
+from partita.training.run_folder import RECIPE, RunFolder
+
+SECONDS = 10.0
+MEMORY = 1 << 30
+WORLD = World(0, 1, torch.device("cpu"))
+CHECKPOINT = checkpoints.folder_of(Path(), 1)
+FILES = [RECIPE, *(str(CHECKPOINT / name) for name in (*format.KNOWN, format.MANIFEST))]
+# What has more parsers behind it is damaged more often.
+WEIGHTS = [1, 4, 2, 2, 2, 1, 1]
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A run of one step, and what it takes to go on with it."""
+
+    folder: Path
+    recipe: Recipe
+    prepared: Prepared
+
+    def engine(self) -> Engine:
+        torch.manual_seed(0)
+        method = self.recipe.method.build(self.recipe.network, self.prepared.tokenizer.vocab_size)
+        return Engine(method, self.recipe.training, self.recipe.run, WORLD)
+
+    def batch(self) -> Batch:
+        rows = self.recipe.data.row_source(self.prepared.train, self.recipe.network.length)
+        return Order(rows, 2, 0).batch(0)
+
+
+def make_run(place: Path, method: str, tokenizer: str, optimiser: str) -> Run:
+    (place / "text.txt").write_text("pack my box with five dozen liquor jugs. " * 9)
+    recipe = Recipe(
+        data=DataOptions("text.txt"),
+        tokenizer=TokenizerOptions(tokenizer, 300),
+        method=MethodOptions(method),
+        network=TransformerOptions(length=8, width=8, depth=1, heads=2),
+        training=TrainingOptions(steps=2, batch_size=2, optimiser=optimiser),
+    )
+    options = recipe.tokenizer.preparation(recipe.data)
+    prepared = prepare(Corpus(place / "text.txt"), place / "prepared", options)
+    run = Run(place / "run", recipe, prepared)
+    engine, folder = run.engine(), RunFolder(run.folder, recipe, prepared)
+    engine.advance(run.batch(), 0.01)
+    folder.metrics = {"valid_bits": 3.0, "valid_bits_error": 0.1}
+    folder.open()
+    folder.save(engine)
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    choices = [
+        ("mdlm", "bytes", "adamw"),
+        ("md4", "characters", "muon"),
+        ("ar", "bpe", "adamw"),
+    ]
+    return [make_run(tmp_path_factory.mktemp("run"), *choice) for choice in choices]
+
+
+# Damage ------------------------------------------------------------------------------------------
+
+# Texts that JSON's writer cannot be brought to write stand as names until the end.
+RAW = {"<deep>": "[" * 50_000 + "]" * 50_000, "<digits>": "9" * 9_000, "<float>": "-1e99999"}
+INTEGERS = [0, -1, 1, 2, 3, 4, 6, 16, 255, 257, 2**31, 2**32 - 1, 2**53, 2**63, 2**64]
+INTEGERS += [10**9, 10**10, 10**12, 10**30, 10**400, -(10**400)]
+FLOATS = [0.0, -0.0, -1.0, 0.5, 1.5, 1e-320, 1e12, 1e308, math.nan, math.inf, -math.inf]
+TEXTS = ["", "x", "x" * 100_000, "\0", "\ud800", "☃", "../evil", "/etc/passwd", "a.yaml", "////"]
+TEXTS += ["F64", "F16", "F8_E8M0", "F8_E5M2", "F4", "I64", "BOOL", "C64", "mdlm", "ar", "md4"]
+TEXTS += ["polynomial", "md4:poly1e9", "geometric", "mdlm:loglinear", "discrete", "rate", "sigma"]
+TEXTS += ["time", "swiglu", "layer", "muon", "antigravity.Geohash", "BPE", "Precompiled", "bytes"]
+KEYS = ["class_path", "init_args", "__class__", "__metadata__", "type", "steps", "schedule", "law"]
+KEYS += ["mask_id", "self", "exponent", "precompiled_charsmap", "kind", "format", "step", "", "☃"]
+
+
+def value(random: Random, depth: int = 0) -> Any:
+    """Some JSON."""
+    leaf = [
+        lambda: random.choice(INTEGERS),
+        lambda: random.choice(FLOATS),
+        lambda: random.choice(TEXTS),
+        lambda: random.choice([None, True, False]),
+        lambda: random.choice(list(RAW)),
+    ]
+    inner = [
+        lambda: [value(random, depth + 1) for _ in range(random.randrange(4))],
+        lambda: {random.choice(KEYS): value(random, depth + 1) for _ in range(random.randrange(4))},
+    ]
+    return random.choice(leaf if depth > 3 else leaf + inner)()
+
+
+def alike(random: Random, old: Any) -> Any:
+    """Some JSON of the same type: it goes further than others."""
+    if isinstance(old, bool):
+        return not old
+    if isinstance(old, int):
+        return random.choice([*INTEGERS, old + 1, old - 1, 2 * old])
+    if isinstance(old, float):
+        return random.choice(FLOATS)
+    return random.choice(TEXTS) if isinstance(old, str) else value(random)
+
+
+def holders(content: Any) -> list[Any]:
+    """All parts of a JSON document that hold something."""
+    inside = content.values() if isinstance(content, dict) else content
+    parts = [part for item in inside if isinstance(item, dict | list) for part in holders(item)]
+    return [content, *parts] if content else parts
+
+
+def alter(random: Random, content: Any) -> Any:
+    """A JSON document with something in it replaced, removed, added or moved."""
+    for _ in range(random.choice([1, 1, 1, 2, 4])):
+        every = holders(content)
+        if not every:
+            break
+        sizes = [len(holder) for holder in every]
+        holder = random.choices(every, random.choice([None, sizes]))[0]
+        key = random.choice(list(holder if isinstance(holder, dict) else range(len(holder))))
+        action = random.choice(
+            ["alike", "alike", "alike", "replace", "replace", "drop", "add", "move"]
+        )
+        if action == "alike":
+            holder[key] = alike(random, holder[key])
+        elif action == "replace":
+            holder[key] = value(random)
+        elif action == "drop":
+            del holder[key]
+        elif action == "move":
+            holder[key] = copy.deepcopy(random.choice(every))
+        elif isinstance(holder, dict):
+            holder[random.choice(KEYS)] = value(random)
+        else:
+            holder.insert(key, value(random))
+    return content
+
+
+def dumped(content: Any) -> str:
+    text = json.dumps(content)
+    for name, raw in RAW.items():
+        text = text.replace(json.dumps(name), raw)
+    return text
+
+
+def alter_json(random: Random, data: bytes) -> bytes:
+    content = json.loads(data)
+    if "json" in content and random.random() < 0.8:  # a tokenizer's own document
+        content["json"] = dumped(alter(random, json.loads(content["json"])))
+        return json.dumps(content).encode()
+    return dumped(alter(random, content)).encode()
+
+
+def alter_header(random: Random, data: bytes) -> bytes:
+    """A safetensors file with another header before the same numbers."""
+    size = struct.unpack("<Q", data[:8])[0]
+    header = dumped(alter(random, json.loads(data[8 : 8 + size]))).encode()
+    claimed = random.choice([len(header)] * 12 + [0, 2**40, 2**63])
+    return struct.pack("<Q", claimed) + header + data[8 + size :]
+
+
+def alter_tensors(random: Random, data: bytes) -> bytes:
+    """A sound safetensors file with something about its tensors changed."""
+    tensors = safetensors.torch.load(data)
+    name, other = random.choices(sorted(tensors), k=2)  # the file's order is not always the same
+    changes = [
+        lambda tensor: tensor.double(),
+        lambda tensor: tensor.long(),
+        lambda tensor: tensor.flatten(),
+        lambda tensor: tensor[None],
+        lambda tensor: torch.cat([tensor[None], tensor[None]]),
+        lambda tensor: torch.full_like(tensor, random.choice([math.nan, math.inf, -1.0, 1e38])),
+        lambda _: tensors[other],
+        lambda _: torch.zeros(0),
+    ]
+    changed = random.choice(changes)(tensors[name]).clone().contiguous()
+    if random.random() < 0.3:
+        del tensors[name]
+    if random.random() < 0.8:
+        tensors[random.choice([name, name, name, f"{name}.x", other])] = changed
+    return safetensors.torch.save(tensors)
+
+
+def alter_bytes(random: Random, data: bytes) -> bytes:
+    for _ in range(random.randint(1, 3)):
+        at = random.randrange(len(data) + 1)
+        end = at + random.choice([1, 1, 8, 64, 1000])
+        replacements = [
+            bytes(byte ^ random.randrange(256) for byte in data[at:end]) + data[end:],  # flipped
+            b"",  # cut short
+            random.randbytes(end - at) + data[at:],  # inserted
+            data[end:],  # deleted
+            data[random.randrange(len(data) + 1) :],  # spliced
+        ]
+        data = data[:at] + random.choice(replacements)
+    return data
+
+
+def damage(random: Random, path: Path) -> bool:
+    """Change a file; whether it is another one now."""
+    before = path.read_bytes()
+    shaped = [alter_json] if path.suffix == ".json" else [alter_header, alter_tensors]
+    after = random.choice([*shaped * 3, alter_bytes])(random, before)
+    path.write_bytes(after)
+    return after != before
+
+
+def seal(folder: Path) -> None:
+    path = folder / format.MANIFEST
+    manifest = json.loads(path.read_bytes())
+    manifest["checksums"] = {name: sha256(folder / name) for name in manifest["checksums"]}
+    path.write_text(json.dumps(manifest))
+
+
+# What must not happen ----------------------------------------------------------------------------
+
+FORBIDDEN = ("pickle.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "pty.")
+FORBIDDEN += ("subprocess.", "socket.", "urllib.", "import", "exec", "compile", "code.", "marshal.")
+watched: list[tuple[str, Any]] | None = None
+
+
+def note(event: str, arguments: Any) -> None:
+    if watched is None or threading.current_thread() is not threading.main_thread():
+        return
+    if event.startswith(("open", *FORBIDDEN)):
+        watched.append((event, arguments[0] if arguments else None))
+
+
+class Hung(BaseException):
+    """No part of the library may take this for an error of its own."""
+
+
+@contextlib.contextmanager
+def supervised(folder: Path):
+    """Inside, time and memory are short, and what is imported, opened and run is written down."""
+    global watched
+    hung = []
+
+    def ring(*_: object) -> None:
+        hung.append(True)
+        raise Hung
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    handler = signal.signal(signal.SIGALRM, ring)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, before[1]))
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    events = watched = []
+    try:
+        yield
+    finally:
+        watched = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert not hung
+    for event, subject in events:
+        inside = event == "open" and Path(str(subject)).is_relative_to(folder)
+        assert inside, f"{event} of {subject}"
+
+
+def outcome(folder: Path, action: Any) -> Any:
+    """What came of it, or None for an `InputError`; anything else is raised."""
+    problem = ""
+    with supervised(folder):
+        try:
+            return action()
+        except InputError as error:
+            problem = str(error)
+    assert "alloc" not in problem.lower()  # memory that was asked for, and not there
+    return None
+
+
+def try_everything(run: Run, folder: Path) -> tuple[bool, bool]:
+    """Load the run and go on with it: which of both was possible."""
+    model = outcome(folder, lambda: load(folder, device="cpu"))
+    assert model is None or isinstance(model, TextModel)
+    if model is not None:
+        assert model.card()
+        assert sum(format.shapes(folder / CHECKPOINT / format.WEIGHTS).values())
+    engine, opened = run.engine(), RunFolder(folder, run.recipe, run.prepared)
+    resumed = outcome(folder, lambda: opened.resume(engine))
+    assert engine.step == (resumed is not None)
+    if resumed is not None:
+        engine.advance(run.batch(), 0.01)
+    with contextlib.suppress(InputError):
+        opened.open()
+    return model is not None, resumed is not None
+
+
+@pytest.fixture
+def copied(runs, tmp_path):
+    """The first run, to be damaged."""
+    shutil.copytree(runs[0].folder, tmp_path / "run")
+    return Run(tmp_path / "run", runs[0].recipe, runs[0].prepared)
+
+
+def refused(run: Run, *words: str) -> None:
+    seal(run.folder / CHECKPOINT)
+    engine = run.engine()
+    before = engine.state()
+    with pytest.raises(InputError) as caught:
+        RunFolder(run.folder, run.recipe, run.prepared).resume(engine)
+    for word in words:
+        assert word in str(caught.value)
+    assert (engine.step, engine.seconds) == (0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in engine.state().items())
+
+
+HEAD = "network.head.weight"
+
+
+@pytest.mark.parametrize("file", [format.WEIGHTS, format.TRAINING])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors, name: tensors.pop(name),
+        lambda tensors, name: tensors.update({name: tensors[name][None].clone()}),
+        lambda tensors, name: tensors.update({name: tensors[name].double()}),
+        lambda tensors, name: tensors.update({name: tensors[name].int()}),
+    ],
+)
+@pytest.mark.parametrize("kept", ["weights", "optimiser.0.exp_avg", "optimiser.0.step"])
+def test_tensors_to_go_on_from_must_be_the_runs_own(copied, file, change, kept):
+    name = HEAD if file == format.WEIGHTS else f"{kept}.{HEAD}"
+    path = copied.folder / CHECKPOINT / file
+    tensors = safetensors.torch.load_file(path)
+    change(tensors, name)
+    safetensors.torch.save_file(tensors, path)
+    refused(copied, str(path), name)
+
+
+@pytest.mark.parametrize(
+    "name", ["weights.x", "optimiser.0.x.network.head.weight", "optimiser.9.x"]
+)
+def test_unknown_tensors_to_go_on_from_are_refused(copied, name):
+    path = copied.folder / CHECKPOINT / format.TRAINING
+    safetensors.torch.save_file({**safetensors.torch.load_file(path), name: torch.zeros(1)}, path)
+    refused(copied, str(path), name)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("step", None),
+        ("step", 1.0),
+        ("step", "1"),
+        ("step", True),
+        ("step", -1),
+        ("step", 2),
+        ("step", 10**400),
+        ("seconds", "1"),
+        ("seconds", -1.0),
+        ("seconds", math.nan),
+        ("seconds", math.inf),
+        ("seconds", 10**400),
+        ("metrics", None),
+        ("metrics", [["valid_bits", 1.0]]),
+        ("metrics", {"valid_bits": "1"}),
+    ],
+)
+def test_a_state_to_go_on_from_must_make_sense(copied, key, value):
+    path = copied.folder / CHECKPOINT / format.STATE
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps(state | {key: value}))
+    refused(copied, str(path), key)
+
+
+def test_a_model_alone_is_nothing_to_go_on_from(copied):
+    manifest = copied.folder / CHECKPOINT / format.MANIFEST
+    content = json.loads(manifest.read_text())
+    del content["checksums"][format.TRAINING]
+    manifest.write_text(json.dumps(content))
+    refused(copied, str(copied.folder / CHECKPOINT), "without the state")
+
+
+def test_optimisers_of_others_keep_what_they_like(runs, tmp_path):
+    run = Run(tmp_path / "run", runs[0].recipe, runs[0].prepared)
+    folder = RunFolder(run.folder, run.recipe, run.prepared)
+    before, after = run.engine(), run.engine()
+    for engine in (before, after):
+        engine.optimisers = [torch.optim.SGD(engine.method.parameters(), lr=0.1, momentum=0.9)]
+    before.advance(run.batch(), 0.1)
+    folder.save(before)
+    assert folder.resume(after) == run.folder / CHECKPOINT
+    assert any("momentum_buffer" in name for name in after.state())
+    for name, tensor in before.state().items():
+        assert torch.equal(after.state()[name], tensor)
+
+
+@pytest.fixture(scope="module")
+def auditing(runs, tmp_path_factory):
+    """The hook, which cannot be taken off again; modules that load on first use are loaded."""
+    for run in runs:
+        folder = tmp_path_factory.mktemp("first") / "run"
+        shutil.copytree(run.folder, folder)
+        load(folder, device="cpu")
+        RunFolder(folder, run.recipe, run.prepared).resume(run.engine())
+    sys.addaudithook(note)
+
+
+@pytest.mark.usefixtures("auditing")
+def test_damaged_files_are_refused_or_harmless(runs, tmp_path):
+    outcomes = Counter()
+
+    @settings(max_examples=500, deadline=None, derandomize=True)
+    @given(st.randoms(use_true_random=True))
+    def check(random):
+        run = random.choice(runs)
+        folder = tmp_path / "run"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(run.folder, folder)
+        name = random.choices(FILES, WEIGHTS)[0]
+        changed = damage(random, folder / name)
+        checked = Path(name).name in format.KNOWN
+        sealed = checked and random.random() < 0.7
+        if sealed:
+            seal(folder / CHECKPOINT)
+        loaded, resumed = try_everything(run, folder)
+        if changed and checked and not sealed:
+            assert not loaded
+            assert not resumed
+        outcomes[sealed, "loaded", loaded] += 1
+        outcomes[sealed, "resumed", resumed] += 1
+
+    check()
+    for kind in itertools.product([True, False], ["loaded", "resumed"], [True, False]):
+        assert outcomes[kind] > 20  # the damage is neither hopeless nor harmless

@@ -1,0 +1,862 @@
+"""Bad input to every verb: exit code 2, one message that names it, and everything as it was.
+
+Also what good input looks like: nothing on standard error, and examples in the help that hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import pickle
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from partita import load
+from partita.commands import VERBS, main
+
+SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
+PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
+TRAIN = f"train notes.txt {SIZES} {PACE}"
+NOTES = "\n\n".join(f"note {n} is short and says little" for n in range(40))
+FILES = {
+    "notes.txt": NOTES.encode(),
+    "empty.txt": b"",
+    "blank.txt": b"\n\n\n",
+    "short.txt": b"abc",
+    "binary.txt": bytes(range(256)),
+    "latin.txt": "nächte".encode("latin-1"),
+    "greek.txt": "Ω and ω".encode(),
+    "rows.jsonl": b'{"body": "a text"}\n',
+    "broken.jsonl": b'{"text": "a te',
+    "weights.pt": pickle.dumps({"weights": [1.0]}),
+    "list.yaml": b"- network\n- training\n",
+    "empty.yaml": b"",
+    "number.yaml": b"17\n",
+    "broken.yaml": b"network: [\n",
+    "tab.yaml": b"network:\n\twidth: 16\n",
+    "binary.yaml": b"\xff\xfe\x00\x01",
+    "loop.yaml": b"network: &a {width: *a}\n",
+    "key.yaml": b"network: {widht: 16}\n",
+    "section.yaml": b"netwrk: {width: 16}\n",
+    "flat.yaml": b"network: 16\n",
+    "null.yaml": b"network:\n",
+    "numbered.yaml": b"network: {16: 16}\n",
+    "type.yaml": b"training: {clip: soft}\n",
+    "nan.yaml": b"training: {clip: .nan}\n",
+    "range.yaml": b"training: {clip: -3}\n",
+    "endless.yaml": b"training: {seconds: .inf}\n",
+}
+
+
+def run(words):
+    """A verb in this process."""
+    return main(shlex.split(words))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Files of every bad kind, and three small models: masked, of characters, autoregressive."""
+    folder = tmp_path_factory.mktemp("place")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for name, content in FILES.items():
+            Path(name).write_bytes(content)
+        Path("hollow").mkdir()
+        kinds = {"mdlm": "", "chars": "--tokenizer.name characters", "ar": "--method.name ar"}
+        for name, more in kinds.items():
+            assert run(f"{TRAIN} --out {name} {more}") == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    """The place as the working folder; no name is looked up elsewhere."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return place
+
+
+@pytest.fixture
+def copy(place, tmp_path, monkeypatch):
+    """A place of one's own, to leave changed."""
+    folder = tmp_path / "copy"
+    shutil.copytree(place, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def listing(folder):
+    """Everything in a folder, hidden files too, with what it holds."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def check(code, err, message):
+    """One message that begins like this."""
+    assert (code, err[: len(f"partita: {message}")]) == (2, f"partita: {message}"), err
+    assert err.endswith("\n")
+    assert err.count("\n") == 1, err
+
+
+# verb -> words after it -> how the message begins
+TABLE: dict[str, dict[str, str]] = {
+    "demo": {
+        "--seconds 0": "--seconds: must be a positive, finite number, got 0",
+        "--seconds -1": "--seconds: must be a positive, finite number, got -1",
+        "--seconds .inf": "--seconds: must be a positive, finite number, got inf",
+        "--seconds nan": "--seconds: must be a number, got 'nan'",
+        "--seconds soon": "--seconds: must be a number, got 'soon'",
+        "--seconds": "--seconds: needs a value; partita demo --help",
+        "--secnds 3": "--secnds: unknown option; did you mean --seconds?",
+        "--seed -1": "--seed: must be at least 0, got -1",
+        "--seed 1.5": "--seed: must be a whole number, got '1.5'",
+        "--seed 99999999999999999999": "--seed: must be at most 18446744073709551615",
+        "--infill 'no blank'": "--infill: has no blank; write one as ____",
+        "--infill __0__": "--infill: the blank '__0__' is empty; give it a size",
+        "--infill __99999999999__": "--infill: the blank '__99999999999__' is too long; give",
+        "--infill __88__": "--infill: has 88 tokens, the model takes 48; shorten it",
+        "--blank_tokens 0": "--blank_tokens: must be at least 1, got 0",
+        "--blank_tokens 99999999999": "--blank_tokens: must be at most ",
+        "notes.txt": "'notes.txt': is one word too many; partita demo --help",
+    },
+    "prepare": {
+        "": "corpus: no text is given; name a file",
+        "nowhere.txt": "data.path: nowhere.txt does not exist; check the name",
+        "empty.txt": "data.path: empty.txt holds no text; name another",
+        "blank.txt": "data.path: blank.txt holds no text; name another",
+        "binary.txt": "data.path: binary.txt is a binary file; give text",
+        "latin.txt": "data.path: latin.txt is not UTF-8 near byte 1; convert it",
+        "hollow": "data.path: the folder hollow holds no files; name another",
+        "weights.pt": "data.path: weights.pt is a binary file; give text",
+        "broken.jsonl": "data.path: broken.jsonl line 1 is not JSON: ",
+        "rows.jsonl": "data.field: rows.jsonl line 1 has no text under 'text'; it has: body",
+        "hf:": "data.path: 'hf:' names no data set; give hf:NAME",
+        "notes.txt --data.valid 1": "data.valid: is a share of the tokens, got 1.0; give",
+        "notes.txt --data.valid -0.1": "data.valid: is a share of the tokens, got -0.1; give",
+        "notes.txt --data.valid .nan": "data.valid: is a share of the tokens, got nan; give",
+        "notes.txt --data.valid most": "data.valid: must be a number, got 'most'",
+        "notes.txt --data.rows loose": "data.rows: unknown name 'loose'; known: packed, padded",
+        "notes.txt --data.documents page": "data.documents: unknown name 'page'; known: ",
+        "notes.txt --data.document_attention maybe": (
+            "--data.document_attention: must be true or false, got 'maybe'"
+        ),
+        "notes.txt --data.cache notes.txt/cache": (
+            "data.cache: notes.txt is no folder, so notes.txt/cache cannot be made; choose another"
+        ),
+        "notes.txt --data.cache notes.txt": "data.cache: notes.txt is no folder; choose another",
+        "notes.txt --data.cache ''": "data.cache: is empty; name a folder",
+        "notes.txt --tokenizer.name gpt9": "tokenizer.name: unknown name 'gpt9'; known: bpe, ",
+        "notes.txt --tokenizer.name nobody/nothing": (
+            "tokenizer.name: 'nobody/nothing' is no file here, and as a name on the hub: "
+        ),
+        "notes.txt --tokenizer.name notes.txt": "tokenizer.name: notes.txt: this is no tokenizer",
+        "notes.txt --tokenizer.name text8 --data.cache new/cache": (
+            "tokenizer.name: the character '\\n' is not in the alphabet; use bytes or bpe"
+        ),
+        "notes.txt --tokenizer.vocab_size 9": "tokenizer.vocab_size: must be at least 256, got 9",
+        "notes.txt --tokenizer.vocab_size 9e9": "tokenizer.vocab_size: must be a whole number, ",
+        "notes.txt --tokenizer.vocab_size 99999999999": "tokenizer.vocab_size: must be at most ",
+        "notes.txt --tokenizer.nme bpe": "--tokenizer.nme: unknown option; did you mean --token",
+        "notes.txt --tokenizer bpe": "--tokenizer: is a section with keys of its own; write --tok",
+        "notes.txt empty.txt": "'empty.txt': is one word too many; partita prepare --help",
+        "binary.txt --data.cache new/cache": "data.path: binary.txt is a binary file; give text",
+    },
+    "sample": {
+        "": "model: must be given; partita sample --help",
+        "nowhere": "model: nowhere does not exist",
+        "nobody/nothing": "model: nobody/nothing is no folder here, and the hub does not give it",
+        "notes.txt": "model: notes.txt is no folder of safetensors and JSON; pickled",
+        "weights.pt": "model: weights.pt is no folder of safetensors and JSON; pickled",
+        "hollow": "model: hollow holds neither a model",
+        "mdlm ar": "'ar': is one word too many; partita sample --help",
+        "mdlm --cont 3": "--cont: unknown option; did you mean --count?",
+        "mdlm --count 0": "--count: must be at least 1, got 0",
+        "mdlm --count -1": "--count: must be at least 1, got -1",
+        "mdlm --count few": "--count: must be a whole number, got 'few'",
+        "mdlm --count 99999999999999999999": "--count: must be at most ",
+        "mdlm --seed -1": "--seed: must be at least 0, got -1",
+        "mdlm --seed 99999999999999999999": "--seed: must be at most ",
+        "mdlm --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+        "mdlm --device meta": "--device: unknown name 'meta'; known: auto, cpu, cuda",
+        "mdlm --device cuda:99": "--device: there is no ",
+        "mdlm --sampler gibbs": "--sampler: unknown name 'gibbs'; known: ancestral, ",
+        "mdlm --sampler autoregressive": "--sampler: 'autoregressive' does not fit a masked model",
+        "ar --sampler ancestral": "--sampler: 'ancestral' does not fit a causal model; these do: ",
+        "mdlm --steps 0": "--steps: must be at least 1, got 0",
+        "mdlm --steps 99999999999999999999": "--steps: must be at most ",
+        "mdlm --steps some": "--steps: must be a whole number or null, got 'some'",
+        "mdlm --sampler first-hitting --steps 3": "--steps: is not an option of sampler 'first-",
+        "mdlm --temperature -1": "--temperature: must be at least 0, got -1",
+        "mdlm --temperature .nan": "--temperature: must be at least 0, got nan",
+        "mdlm --temperature hot": "--temperature: must be a number or null, got 'hot'",
+        "mdlm --top_k 0": "--top_k: must be at least 1, got 0",
+        "mdlm --top_p 0": "--top_p: must be in (0, 1], got 0",
+        "mdlm --top_p 2": "--top_p: must be in (0, 1], got 2",
+        "mdlm --length 0": "--length: must be at least 1, got 0",
+        "mdlm --length 9": "--length: 9 positions are more than the model's 8; shorten it, or use",
+        "ar --length 9": "--length: 9 positions are more than the model's 8; shorten it",
+        "mdlm --prompt 'longer than eight'": "--prompt: has 17 tokens, which leaves nothing of 8",
+        "mdlm --prompt abc --length 20": "--prompt: 20 positions are more than the model's 8; sh",
+        "chars --prompt Ω": "--prompt: the character 'Ω' is not in the alphabet",
+        "mdlm --options.stps 3": "--options.stps: is not an option of sampler 'ancestral'; it tak",
+        "mdlm --options 3": "--options: must be keys and values, such as ",
+        "mdlm --options.count 3": "--options.count: is no option of a sampler",
+        "mdlm --options.grid log": "--options.grid: unknown name 'log'; known: cosine, uniform",
+        "mdlm --options.schedule square": "--options.schedule: unknown name 'square'; ",
+        "mdlm --options.label 1": "--options.label: this network has no class labels",
+        "mdlm --sampler confidence --options.counts x": "--options.counts: unknown name 'x'; known",
+        "mdlm --sampler ordered --options.order x": "--options.order: unknown name 'x'; known: ",
+        "mdlm --sampler blocks --options.inner x": "--options.inner: 'x' cannot fill a block; kn",
+        "mdlm --sampler blocks --options.block_length 9": (
+            "--options.block_length: must lie between 1 and the model's length 8, got 9"
+        ),
+        "mdlm --count 99999999999999": "memory: there is not enough for what was asked; ask for",
+    },
+    "infill": {
+        "": "model, text: must be given; partita infill --help",
+        "mdlm": "text: must be given; partita infill --help",
+        "nowhere 'a ____'": "model: nowhere does not exist",
+        "hollow 'a ____'": "model: hollow holds neither a model",
+        "notes.txt 'a ____'": "model: notes.txt is no folder of safetensors and JSON; pickled",
+        "weights.pt 'a ____'": "model: weights.pt is no folder of safetensors and JSON; pickled",
+        "mdlm ''": "text: has no blank; write one as ____",
+        "mdlm 'no _ blank'": "text: has no blank; write one as ____",
+        "mdlm 'a __0__'": "text: the blank '__0__' is empty; give it a size of 1 or more",
+        "mdlm 'a __99__'": "text: 101 positions are more than the model's 8; shorten it, or use",
+        "mdlm 'a __99999999999__'": "text: the blank '__99999999999__' is too long; give it a sm",
+        f"mdlm 'a __{'9' * 5000}__'": "text: the blank '__99",
+        "mdlm 'a ____ and much more'": "text: 20 positions are more than the model's 8; shorten",
+        "mdlm 'a ____' --blank_tokens 0": "--blank_tokens: must be at least 1, got 0",
+        "mdlm 'a ____' --blank_tokens 9": "text: 11 positions are more than the model's 8; shor",
+        "mdlm 'a ____' --blank_tokens x": "--blank_tokens: must be a whole number or null, got",
+        "chars 'Ω ____'": "text: the character 'Ω' is not in the alphabet",
+        "ar 'a ____ b'": "text: an autoregressive model can only continue a prefix",
+        "ar 'a ____ b' --sampler ancestral": "--sampler: 'ancestral' does not fit a causal model",
+        "mdlm 'a ____' --sampler gibbs": "--sampler: unknown name 'gibbs'; known: ",
+        "mdlm 'a ____' --steps 0": "--steps: must be at least 1, got 0",
+        "mdlm 'a ____' --count 0": "--count: must be at least 1, got 0",
+        "mdlm 'a ____' --length 3": "--length: unknown option; partita infill --help",
+        "mdlm 'a ____' --temperature -1": "--temperature: must be at least 0, got -1",
+        "mdlm 'a ____' --options.stps 3": "--options.stps: is not an option of sampler 'ancestr",
+        "mdlm 'a ____' --options.text 3": "--options.text: is no option of a sampler",
+        "mdlm 'a ____' --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+    },
+    "score": {
+        "": "model, texts: must be given; partita score --help",
+        "mdlm": "texts: there are none; give some, or --file",
+        "mdlm ''": "texts: one of them is empty; leave it out",
+        "mdlm a '' b": "texts: one of them is empty; leave it out",
+        "nowhere a": "model: nowhere does not exist",
+        "hollow a": "model: hollow holds neither a model",
+        "notes.txt a": "model: notes.txt is no folder of safetensors and JSON; pickled",
+        "weights.pt a": "model: weights.pt is no folder of safetensors and JSON; pickled",
+        "mdlm --file nowhere.txt": "--file: nowhere.txt does not exist; name a text file",
+        "mdlm --file empty.txt": "--file: empty.txt holds no text; write",
+        "mdlm --file blank.txt": "--file: blank.txt holds no text; write",
+        "mdlm --file binary.txt": "--file: binary.txt is not UTF-8 text; convert it first",
+        "mdlm --file latin.txt": "--file: latin.txt is not UTF-8 text; convert it first",
+        "mdlm --file hollow": "--file: hollow cannot be read: Is a directory",
+        "mdlm a --file notes.txt": "--file: texts are given as arguments too; give one of the two",
+        "mdlm --fil notes.txt": "--fil: unknown option; did you mean --file?",
+        "chars Ω": "texts: the character 'Ω' is not in the alphabet",
+        "chars --file greek.txt": "--file: the character 'Ω' is not in the alphabet",
+        "mdlm a --replicates 1": "--replicates: must be at least 2, got 1",
+        "mdlm a --replicates some": "--replicates: must be a whole number, got 'some'",
+        "mdlm a --seed -1": "--seed: must be at least 0, got -1",
+        "mdlm a --seed 99999999999999999999": "--seed: must be at most ",
+        "mdlm a --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+    },
+    "eval": {
+        "": "model: must be given; partita eval --help",
+        "nowhere": "model: nowhere does not exist",
+        "hollow": "model: hollow holds neither a model",
+        "notes.txt": "model: notes.txt is no folder of safetensors and JSON; pickled",
+        "weights.pt": "model: weights.pt is no folder of safetensors and JSON; pickled",
+        "mdlm --samples 0": "file: there is nothing to evaluate; give a file, or --samples",
+        "mdlm --samples -1": "--samples: must be at least 0, got -1",
+        "mdlm --samples 99999999999999999999": "--samples: must be at most ",
+        "mdlm --smples 3": "--smples: unknown option; did you mean --samples?",
+        "mdlm nowhere.txt": "file: nowhere.txt does not exist; check the name",
+        "mdlm empty.txt": "file: empty.txt holds no text",
+        "mdlm blank.txt": "file: blank.txt holds no text",
+        "mdlm binary.txt": "file: binary.txt is a binary file; give text",
+        "mdlm latin.txt": "file: latin.txt is not UTF-8 near byte 1; convert it first",
+        "mdlm hollow": "file: the folder hollow holds no files; name another",
+        "mdlm rows.jsonl": "file: rows.jsonl line 1 has no text under 'text'; it has: body",
+        "chars greek.txt": "file: the character 'Ω' is not in the alphabet",
+        "mdlm notes.txt --replicates 1": "--replicates: must be at least 2, got 1",
+        "mdlm notes.txt --limit 0": "--limit: must be at least 1, got 0",
+        "mdlm notes.txt --seed -1": "--seed: must be at least 0, got -1",
+        "mdlm notes.txt --seed 99999999999999999999": "--seed: must be at most ",
+        "mdlm notes.txt --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+        "mdlm --judge mdlm": "--judge: mdlm is no autoregressive model; train one with --method",
+        "mdlm --judge nowhere": "--judge: nowhere does not exist",
+        "mdlm --judge hollow": "--judge: hollow holds neither a model",
+        "mdlm --judge weights.pt": "--judge: weights.pt is no folder of safetensors and JSON; pi",
+        "mdlm notes.txt --samples 0 --judge ar": "--judge: there are no samples to look at; give",
+        "mdlm --words nowhere.txt": "--words: nowhere.txt does not exist; check the name",
+        "mdlm --words empty.txt": "--words: empty.txt holds no words; name another",
+        "mdlm --words binary.txt": "--words: binary.txt is a binary file; give text",
+        "mdlm --words hollow": "--words: the folder hollow holds no files; name another",
+        "mdlm --out notes.txt/x.json": "--out: notes.txt is no folder; choose another place",
+        "mdlm --out notes.txt/x/y.json": "--out: notes.txt is no folder, so notes.txt/x cannot be",
+        "mdlm --out hollow": "--out: hollow is a folder; name a file",
+        "mdlm --out ''": "--out: . is a folder; name a file",
+        "mdlm notes.txt more": "'more': is one word too many; partita eval --help",
+        # Results that never come: no folder is made for them, and those of before stay.
+        "chars greek.txt --out new/results.json": "file: the character 'Ω' is not in the alphabet",
+        "chars greek.txt --out list.yaml": "file: the character 'Ω' is not in the alphabet",
+    },
+    "info": {
+        "": "model: must be given; partita info --help",
+        "nowhere": "model: nowhere does not exist",
+        "hollow": "model: hollow holds neither a model",
+        "notes.txt": "model: notes.txt is no folder of safetensors and JSON; pickled",
+        "weights.pt": "model: weights.pt is no folder of safetensors and JSON; pickled",
+        "mdlm ar": "'ar': is one word too many; partita info --help",
+        "mdlm --jsn": "--jsn: unknown option; did you mean --json?",
+    },
+    "methods": {
+        "mdlm": "'mdlm': is one word too many; partita methods --help",
+        "--jsn": "--jsn: unknown option; did you mean --json?",
+        "--json maybe": "--json: must be true or false, got 'maybe'",
+    },
+    "export": {
+        "": "model, out: must be given; partita export --help",
+        "mdlm": "out: must be given; partita export --help",
+        "nowhere new": "model: nowhere does not exist",
+        "hollow new": "model: hollow holds neither a model",
+        "notes.txt new": "model: notes.txt is no folder of safetensors and JSON; pickled",
+        "weights.pt new": "model: weights.pt is no folder of safetensors and JSON; pickled",
+        "mdlm hollow": "out: hollow exists already; choose another folder",
+        "mdlm mdlm": "out: mdlm exists already; choose another folder",
+        "mdlm notes.txt": "out: notes.txt exists already; choose another folder",
+        "mdlm notes.txt/new": "out: notes.txt is no folder; choose another place",
+        "mdlm notes.txt/new/model": "out: notes.txt is no folder, so notes.txt/new cannot be made",
+        "mdlm ''": "out: is empty; name a folder",
+        "mdlm new --private": "--private: nothing is uploaded; give --push",
+        "mdlm new --push 'two words'": "--push: Repo id must use ",
+        "mdlm new more": "'more': is one word too many; partita export --help",
+    },
+}
+
+# The same for `train`, whose sections have a flag and a place in a YAML file for every key.
+CORPORA = {
+    "": "data.path: no text is given; name a file",
+    "''": "data.path: no text is given; name a file",
+    "nowhere.txt": "data.path: nowhere.txt does not exist; check the name",
+    "empty.txt": "data.path: empty.txt holds no text; name another",
+    "blank.txt": "data.path: blank.txt holds no text; name another",
+    "binary.txt": "data.path: binary.txt is a binary file; give text",
+    "latin.txt": "data.path: latin.txt is not UTF-8 near byte 1; convert it",
+    "hollow": "data.path: the folder hollow holds no files; name another",
+    "weights.pt": "data.path: weights.pt is a binary file; give text",
+    "short.txt": "data.path: short.txt has 5 tokens to train on, a row takes 8; give more text",
+    "notes.txt more.txt": "'more.txt': is one word too many; partita train --help",
+}
+RECIPES = {
+    "--network.length 9999": "network.length: 1283 tokens do not fill one row of 9999; give more",
+    "--network.length 9999 --data.cache new": "data.path: notes.txt has 1283 tokens to train on, ",
+    "--network.widht 3": "--network.widht: unknown option; did you mean --network.width?",
+    "--netwrk.width 3": "--netwrk.width: unknown option; did you mean --network.width?",
+    "--network 3": "--network: is a section with keys of its own; write --network.KEY",
+    "--network.width wide": "network.width: must be a whole number, got 'wide'",
+    "--network.width 1.5": "network.width: must be a whole number, got '1.5'",
+    "--network.width": "--network.width: needs a value; partita train --help",
+    "--network.width -16": "network.width: must be at least 1, got -16",
+    "--network.width 17": "network.heads: width 17 must be an even multiple of heads 2",
+    "--network.width 2000000": "network: its weights take ",
+    "--network.width 1000000000": "network: no network can be made of it: ",
+    "--network.width 99999999999999999999": "network.width: must be at most ",
+    "--network.depth 0": "network.depth: must be at least 1, got 0",
+    "--network.depth 999999999": "network.depth: must be at most ",
+    "--network.length 0": "network.length: must be at least 1, got 0",
+    "--network.mlp cube": "network.mlp: unknown name 'cube'; known: gelu, relu2, swiglu",
+    "--network.mlp_ratio 0": "network.mlp_ratio: must be a positive, finite number, got 0",
+    "--network.mlp_ratio .nan": "network.mlp_ratio: must be a positive, finite number, got nan",
+    "--network.mlp_ratio 0.01": "network.mlp_ratio: 0.01 times width 16 is no channel; give more",
+    "--network.norm batch": "network.norm: unknown name 'batch'; known: layer, rms",
+    "--network.dropout 2": "network.dropout: must be in [0, 1), got 2",
+    "--network.rotary_base -1": "network.rotary_base: must be a positive, finite number, got -1",
+    "--network.condition_width 0": "network.condition_width: must be at least 1, got 0",
+    "--network.qk_norm maybe": "--network.qk_norm: must be true or false, got 'maybe'",
+    "--method.name mdml": "method.name: unknown name 'mdml'; did you mean 'mdlm'? known: ",
+    "--method.schedule square": "method.schedule: unknown name 'square'; did you mean ",
+    "--method.schedule_options.exponent 2": "method.schedule: 'log-linear' does not take 'expon",
+    "--method.schedule polynomial --method.schedule_options.exponent -2": (
+        "method.schedule_options.exponent: must be at least 0, got -2"
+    ),
+    "--method.schedule_options 3": "method.schedule_options: must be keys and values, such as ",
+    "--method.law cubic": "method.law: unknown name 'cubic'; known: continuous, ",
+    "--method.law discrete --method.law_options.steps 0": (
+        "method.law_options.steps: must be at least 1, got 0"
+    ),
+    "--method.law_options.steps 4": "method.law: 'subset' does not take 'steps'; it takes: no",
+    "--method.conditioning heat": "method.conditioning: unknown name 'heat'; known: none, ",
+    "--method.conditioning time": "method.law: Subset hides tokens without a time",
+    "--method.name ar --method.law subset": "method.name: ar has no law; leave it out",
+    "--training.steps 0": "training.steps: must be at least 1, got 0",
+    "--training.steps many": "training.steps: must be a whole number or null, got 'many'",
+    "--training.steps 99999999999999999999": "training.steps: must be at most ",
+    "--training.seconds 3": "training.steps, training.seconds: both say how long the run is; give",
+    "--training.steps null --training.seconds .inf": "training.seconds: must be a positive, fin",
+    "--training.batch_size 0": "training.batch_size: must be at least 1, got 0",
+    "--training.batch_size 99999999999999": "memory: there is not enough for what was asked; as",
+    "--training.length 9": "training.length: 9 is longer than the network's 8; give less, or",
+    "--training.optimiser sgd": "training.optimiser: unknown name 'sgd'; known: adamw, muon",
+    "--training.optimizer muon": "--training.optimizer: unknown option; did you mean --training.o",
+    "--training.learning_rate 0": "training.learning_rate: must be a positive, finite number",
+    "--training.learning_rate nan": "training.learning_rate: must be a number, got 'nan'",
+    "--training.learning_rate 1e30": "training: the gradient's norm is inf at step 2, whose rows",
+    "--training.rate up": "training.rate: unknown name 'up'; known: constant, cosine, wsd",
+    "--training.warmup 1": "training.warmup: is a share of the run from 0 up to, but without, 1",
+    "--training.weight_decay -1": "training.weight_decay: must be at least 0, got -1",
+    "--training.weight_decay .inf": "training.weight_decay: must be finite, got inf",
+    "--training.clip 0": "training.clip: must be a positive number, got 0",
+    "--training.ema 1": "training.ema: must lie in [0, 1), got 1",
+    "--training.precision float8": "training.precision: unknown name 'float8'; known: bfloat16, ",
+    "--training.seed -1": "training.seed: must be at least 0, got -1",
+    "--training.seed 99999999999999999999": "training.seed: must be at most ",
+    "--sampling.sampler gibbs": "sampling.sampler: unknown name 'gibbs'; known: ancestral, ",
+    "--sampling.sampler autoregressive": "sampling.sampler: 'autoregressive' does not fit a mas",
+    "--sampling.steps 0": "sampling.steps: must be at least 1, got 0",
+    "--sampling.temperature -1": "sampling.temperature: must be at least 0, got -1",
+    "--sampling.top_k 0": "sampling.top_k: must be at least 1, got 0",
+    "--sampling.top_p 2": "sampling.top_p: must be in (0, 1], got 2",
+    "--sampling.options.stps 3": "sampling.options.stps: is not an option of sampler 'ancestral'",
+    "--sampling.options.count 3": "sampling.options.count: is no option of a sampler",
+    "--sampling.sampler confidence --sampling.options.counts x": (
+        "sampling.options.counts: unknown name 'x'; known: arccos, "
+    ),
+    "--run.device tpu": "run.device: unknown name 'tpu'; known: auto, cpu, cuda",
+    "--run.device cuda:99": "run.device: there is no ",
+    "--run.distribution tp": "run.distribution: unknown name 'tp'; known: ddp, fsdp",
+    "--run.micro_batch 0": "run.micro_batch: must be at least 1, got 0",
+    "--run.log_every 0": "run.log_every: must be at least 1, got 0",
+    "--run.keep 0": "run.keep: must be at least 1, got 0",
+    "--run.previews -1": "run.previews: must be at least 0, got -1",
+    "--data.rows loose": "data.rows: unknown name 'loose'; known: packed, padded",
+    "--data.documents page": "data.documents: unknown name 'page'; known: paragraph, ",
+    "--data.valid 1": "data.valid: is a share of the tokens, got 1.0; give",
+    "--data.cache notes.txt/cache": "data.cache: notes.txt is no folder, so notes.txt/cache can",
+    "--data.cache ''": "data.cache: is empty; name a folder",
+    "--tokenizer.name gpt9": "tokenizer.name: unknown name 'gpt9'; known: bpe, bytes, ",
+    "--tokenizer.name text8": "tokenizer.name: the character '\\n' is not in the alphabet; use",
+    "--tokenizer.vocab_size 9": "tokenizer.vocab_size: must be at least 256, got 9",
+    "--out notes.txt": "--out: notes.txt is no folder; choose another place",
+    "--out notes.txt/run": "--out: notes.txt is no folder, so notes.txt/run cannot be made; choo",
+    "--out ''": "--out: is empty; name a folder, or leave it out",
+    "--out": "--out: needs a value; partita train --help",
+    "--from nowhere": "--from: nowhere does not exist",
+    "--from hollow": "--from: hollow holds neither a model",
+    "--from notes.txt": "--from: notes.txt is no folder of safetensors and JSON; pickled",
+    "--from weights.pt": "--from: weights.pt is no folder of safetensors and JSON; pickled",
+    "--from": "--from: needs a value; partita train --help",
+    "--from mdlm --network.width 32": "--from: mdlm/model.safetensors: ",
+    "--config nowhere.yaml": "--config: nowhere.yaml does not exist; name a YAML file",
+    "--config hollow": "--config: hollow cannot be read: Is a directory",
+    "--config": "--config: needs a value; partita train --help",
+    "--config empty.yaml": "--config: empty.yaml holds no recipe; partita train --print_config",
+    "--config list.yaml": "--config: list.yaml holds no recipe; partita train --print_config",
+    "--config number.yaml": "--config: number.yaml holds no recipe; partita train --print_config",
+    "--config notes.txt": "--config: notes.txt holds no recipe; partita train --print_config",
+    "--config broken.yaml": "--config: broken.yaml is no YAML: ",
+    "--config tab.yaml": "--config: tab.yaml is no YAML: ",
+    "--config binary.yaml": "--config: binary.yaml is no YAML: ",
+    "--config loop.yaml": "--config: loop.yaml is no YAML: ",
+    "--config flat.yaml": "--config: flat.yaml: network must hold keys, got 16; ",
+    "--config null.yaml": "--config: null.yaml holds no recipe; partita train --print_config",
+    "--config key.yaml": "network.widht: unknown key (in key.yaml); did you mean network.width?",
+    "--config section.yaml": "netwrk.width: unknown key (in section.yaml); did you mean ",
+    "--config numbered.yaml": "16: unknown key; partita train --help",
+    "--config type.yaml": "training.clip: must be a number, got 'soft' (in type.yaml)",
+    "--config nan.yaml": "training.clip: must be a positive number, got nan (in nan.yaml)",
+    "--config range.yaml": "training.clip: must be a positive number, got -3.0 (in range.yaml)",
+    "--config=range.yaml": "training.clip: must be a positive number, got -3.0 (in range.yaml)",
+    "--config endless.yaml": "training.steps, training.seconds: both say how long the run is",
+}
+TABLE["train"] = {f"{words} {SIZES} {PACE}": text for words, text in CORPORA.items()} | {
+    f"notes.txt {SIZES} {PACE} {words}": text for words, text in RECIPES.items()
+}
+CASES = [
+    pytest.param(f"{verb} {words}", message, id=f"{verb}-{n}-{words[-40:]}")
+    for verb, cases in TABLE.items()
+    for n, (words, message) in enumerate(cases.items())
+]
+
+
+@pytest.mark.parametrize(("words", "message"), CASES)
+def test_bad_input_is_one_message_and_changes_nothing(words, message, here, capsys):
+    before = listing(here)
+    code = run(words)
+    check(code, capsys.readouterr().err, message)
+    assert listing(here) == before
+
+
+def test_every_verb_is_in_the_table():
+    assert set(TABLE) == set(VERBS)
+
+
+def test_an_unknown_verb(capsys):
+    check(run("trian notes.txt"), capsys.readouterr().err, "verb: unknown name 'trian'; known: ")
+
+
+# Runs that are there already ---------------------------------------------------------------------
+
+
+def test_a_changed_recipe_is_refused_with_what_changed(here, capsys):
+    before = listing(here)
+    code = run(f"{TRAIN} --out mdlm --training.steps 5 --network.depth 2 --training.ema 0.5")
+    err = capsys.readouterr().err
+    assert (code, err.splitlines()) == (
+        2,
+        [
+            "partita: --out: mdlm holds a run of another recipe. There -> here:",
+            "  network.depth: 1 -> 2",
+            "  training.ema: 0.99 -> 0.5",
+            "  training.steps: 3 -> 5",
+            "Give the same options to go on with it, or --out for a run of its own",
+        ],
+    )
+    assert listing(here) == before
+
+
+def test_a_changed_text_is_refused(copy, capsys):
+    (copy / "notes.txt").write_text(NOTES.replace("short", "long"))
+    before = listing(copy)
+    message = (
+        "--out: mdlm holds a run on another text: the contents of notes.txt differ; give --out"
+    )
+    check(run(f"{TRAIN} --out mdlm"), capsys.readouterr().err, message)
+    assert listing(copy) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recipe.json", b"{", "--out: mdlm/recipe.json is damaged: "),
+        ("recipe.json", b"{}", "--out: mdlm/recipe.json is damaged: it lacks the recipe; give"),
+        ("checkpoints/step-00000003/state.json", b"{}", "--out: mdlm/checkpoints/step-00000003/"),
+        ("checkpoints/step-00000003/manifest.json", b"", "--out: mdlm/checkpoints/step-00000003/"),
+    ],
+)
+def test_a_damaged_run_is_not_touched(copy, capsys, name, content, message):
+    (copy / "mdlm" / name).write_bytes(content)
+    before = listing(copy)
+    check(run(f"{TRAIN} --out mdlm"), capsys.readouterr().err, message)
+    assert listing(copy) == before
+
+
+def test_checkpoints_without_a_recipe_are_not_touched(copy, capsys):
+    (copy / "mdlm/recipe.json").unlink()
+    before = listing(copy)
+    message = "--out: mdlm holds checkpoints but no recipe.json; give --out"
+    check(run(f"{TRAIN} --out mdlm"), capsys.readouterr().err, message)
+    assert listing(copy) == before
+
+
+def test_damaged_tokens_are_named_with_the_way_out(copy, capsys):
+    tokens = Path("prepared", json.loads((copy / "mdlm/recipe.json").read_text())["tokens"])
+    (copy / tokens / "train/manifest.json").write_text("{}")
+    before = listing(copy)
+    for words in ("prepare notes.txt", f"{TRAIN} --out mdlm", f"{TRAIN} --out new"):
+        code, err = run(words), capsys.readouterr().err
+        check(code, err, f"data.cache: {tokens}/train/manifest.json is damaged: ")
+        assert err.endswith(f"; remove {tokens}, and it is made anew\n")
+    assert listing(copy) == before
+
+
+@pytest.mark.parametrize("out", ["new", "mdlm", "hollow"])
+@pytest.mark.parametrize(
+    ("words", "module", "package"),
+    [
+        ("--run.wandb project", "wandb", "wandb"),
+        ("--run.tensorboard", "torch.utils.tensorboard", "tensorboard"),
+    ],
+)
+def test_a_missing_package_leaves_new_and_old_runs_alone(
+    here, capsys, monkeypatch, words, module, package, out
+):
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    before = listing(here)
+    message = f"run.{package}: needs the package {package}; pip install 'partita[{package}]'"
+    check(run(f"{TRAIN} --out {out} {words}"), capsys.readouterr().err, message)
+    assert listing(here) == before
+
+
+def test_a_run_that_broke_keeps_its_numbers_and_may_begin_anew(copy, capsys):
+    """A loss that breaks before the first checkpoint; the numbers on the way are worth a look."""
+    broken = f"{TRAIN} --out new --run.log_every 1 --training.learning_rate 1e30"
+    check(run(broken), capsys.readouterr().err, "training: the gradient's norm is inf at step 2")
+    lines = (copy / "new/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    assert run(f"{TRAIN} --out new") == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to folders that are closed to others")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("prepare notes.txt --data.cache closed/new", "data.cache: closed is closed to writing"),
+        (f"{TRAIN} --data.cache closed/new", "data.cache: closed is closed to writing"),
+        (f"{TRAIN} --out closed/new", "--out: closed is closed to writing; choose another place"),
+        ("eval mdlm --samples 2 --out closed/x.json", "--out: closed is closed to writing; choose"),
+        ("export mdlm closed/new", "out: closed is closed to writing; choose another place"),
+    ],
+)
+def test_a_folder_that_is_closed_to_writing(copy, capsys, words, message):
+    (copy / "closed").mkdir(mode=0o555)
+    before = listing(copy)
+    check(run(words), capsys.readouterr().err, message)
+    assert listing(copy) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to folders that are closed to others")
+def test_tokens_in_a_folder_that_is_closed_to_writing_serve_as_they_are(copy):
+    (copy / "prepared").chmod(0o555)
+    assert run("prepare notes.txt") == 0
+    assert run(f"{TRAIN} --out new") == 0
+
+
+# In a process of its own -------------------------------------------------------------------------
+
+STEPS = TRAIN.replace("--training.steps 3", "--training.steps 6 --run.checkpoint_every 2")
+HALF = f"{STEPS} --run.keep 9 --out half"
+# name -> words, bytes that a file may have, and how the message begins. A limit on the size of
+# files is what a full disk is to the one who writes: some bytes fit, the next do not.
+ALONE = {
+    "prepare on a full disk": (
+        "prepare notes.txt --data.cache new/cache",
+        1_000,
+        "new/cache/8f9bb503250a09ad6649: File too large; raise the limit",
+    ),
+    "train on a full disk: tokens": (f"{TRAIN} --data.cache new/cache", 1_000, "new/cache/"),
+    "train on a full disk: recipe": (f"{TRAIN} --out new/run", 1_000, "new/run/recipe.json: File"),
+    "train on a full disk: curves": (f"{TRAIN} --out new/run", 20_000, "new/run/curves.png: File"),
+    "train on a full disk: weights": (
+        f"{STEPS} --out new/run",
+        40_000,
+        "{folder}/new/run/checkpoints/step-00000002: File too large; raise the limit",
+    ),
+    "train on a full disk: optimiser": (
+        f"{STEPS} --out hollow",
+        60_000,
+        "{folder}/hollow/checkpoints/step-00000002: File too large; raise the limit",
+    ),
+    "export on a full disk": (
+        "export mdlm new/model",
+        20_000,
+        "{folder}/new/model: File too large",
+    ),
+    "eval on a full disk": (
+        "eval mdlm --samples 2 --out new/results.json",
+        100,
+        "new/results.json: File too large; raise the limit",
+    ),
+    "eval on a full disk, over old results": (
+        "eval mdlm --samples 2 --out list.yaml",
+        100,
+        "list.yaml: File too large; raise the limit",
+    ),
+    # Values of wrong types, which the checker of the test run would refuse before the library.
+    "a threshold in words": (
+        "sample mdlm --sampler threshold --options.threshold high",
+        None,
+        "--options.threshold: must be a number, got 'high'",
+    ),
+    "counts by number": (
+        "sample mdlm --sampler confidence --options.counts 3",
+        None,
+        "--options.counts: unknown name 3; known: arccos, ",
+    ),
+    "an order of words": (
+        "sample mdlm --sampler ordered --options.order [a,b]",
+        None,
+        "--options.order: must name each of the 8 positions once, got ['a', 'b']",
+    ),
+    "a block by name": (
+        "infill mdlm 'a ____' --sampler blocks --options.block_length two",
+        None,
+        "--options.block_length: must be a whole number, got 'two'",
+    ),
+    "a rate by number": (
+        f"{TRAIN} --method.law rate --method.law_options.rate 3",
+        None,
+        "method: has no loss with these options: 'int' object is not callable",
+    ),
+    # Bytes that are no text, as a shell may pass them on.
+    "bytes to score": ("score mdlm a\udcff", None, "texts: is no UTF-8 text at character 1"),
+    "bytes to fill in": ("infill mdlm '\udcff __'", None, "text: is no UTF-8 text at character 0"),
+    "bytes to go on from": (
+        "sample mdlm --prompt a\udcff",
+        None,
+        "--prompt: is no UTF-8 text at character 1",
+    ),
+    "nothing on standard input": (
+        "score mdlm --file -",
+        None,
+        "--file: standard input holds no text; write",
+    ),
+}
+
+
+def attempt(words, limit):
+    """What a verb does in this process, under a limit."""
+    before, err = listing(Path.cwd()), io.StringIO()
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if limit is None else limit, hard))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+            code = run(words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    after = listing(Path.cwd())
+    changed = [name for name in {*before, *after} if before.get(name, 0) != after.get(name, 0)]
+    return code, err.getvalue(), sorted(changed)
+
+
+def alone(script, folder, **options):
+    """Run a script in a process of its own, where nothing checks types."""
+    root = str(Path(__file__).parent.parent)
+    # Modules that are compiled under a limit would be cut short.
+    more = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": root}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=os.environ | more,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def outcomes(place, tmp_path_factory):
+    """What came of every case of the table above, and of a run that is resumed on a full disk."""
+    folder = tmp_path_factory.mktemp("alone") / "copy"
+    shutil.copytree(place, folder)
+    script = """
+import json
+from tests import test_verbs_bad_input as here
+results = {name: here.attempt(*case[:2]) for name, case in here.ALONE.items()}
+assert here.run(here.HALF) == 0
+for step in (4, 6):
+    here.shutil.rmtree(f"half/checkpoints/step-{step:08}")
+results["resumed"] = here.attempt(here.HALF, 60_000)
+print("\\0" + json.dumps(results))
+"""
+    result = alone(script, folder, stdin=subprocess.DEVNULL)
+    assert result.returncode == 0, result.stderr
+    return folder, json.loads(result.stdout.rpartition("\0")[2])
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_bad_input_in_a_process_of_its_own(name, outcomes):
+    folder, results = outcomes
+    code, err, changed = results[name]
+    check(code, err, ALONE[name][2].format(folder=folder))
+    assert changed == []
+
+
+def test_a_resumed_run_survives_a_full_disk(outcomes, monkeypatch, capsys):
+    folder, results = outcomes
+    monkeypatch.chdir(folder)
+    code, err, changed = results["resumed"]
+    check(code, err, f"{folder}/half/checkpoints/step-00000004: File too large; raise the limit")
+    assert changed == ["half/metrics.jsonl"]  # the steps in between; what it lacked is not there
+    lines = [json.loads(line) for line in Path("half/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4]
+    assert load("half/checkpoints/step-00000002").sample(1, seed=3)
+    assert run(HALF) == 0
+    assert "going on from step-00000002" in capsys.readouterr().out
+    assert load("half/checkpoints/step-00000006").sample(1, seed=3)
+
+
+# Good input --------------------------------------------------------------------------------------
+
+
+def test_good_runs_say_nothing_on_standard_error(copy):
+    verbs = [
+        "methods",
+        "methods --json",
+        "prepare notes.txt --tokenizer.name bpe --tokenizer.vocab_size 300",
+        f"{TRAIN} --out new/run --run.previews 2 --run.validate_every 1 --run.tensorboard",
+        f"{TRAIN} --out new/run --run.previews 2 --run.validate_every 1 --run.tensorboard",
+        f"{TRAIN} --out new/more --from mdlm",
+        "sample new/run --count 2",
+        "sample mdlm --show --sampler blocks --length 20",
+        "infill mdlm 'a ____' --json",
+        "score mdlm 'a text' 'and another'",
+        "eval mdlm notes.txt --samples 4 --judge ar --words notes.txt --out new/results.json",
+        "eval ar notes.txt --json",
+        "info mdlm",
+        "export mdlm new/model",
+        "score new/model --file notes.txt --json",
+        "demo --seconds 0.1",
+    ]
+    script = (
+        "import shlex; from partita.commands import main\n"
+        f"codes = [main(shlex.split(words)) for words in {verbs}]\n"
+        "assert not any(codes), codes"
+    )
+    result = alone(script, copy)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def familiar(place, tmp_path_factory):
+    """The files and models that examples speak of."""
+    folder = tmp_path_factory.mktemp("familiar")
+    for name in ("notes.txt", "more.txt", "test.txt", "candidates.txt", "dump.jsonl.zst"):
+        (folder / name).write_text(NOTES)
+    (folder / "corpus").mkdir()
+    shutil.copytree(place / "mdlm", folder / "runs/notes-mdlm")
+    shutil.copytree(place / "ar", folder / "runs/judge")
+    result = alone("from partita.commands import main; main(['train', '--print_config'])", folder)
+    (folder / "recipe.yaml").write_text(result.stdout)
+    return folder
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_example_of_the_help_parses(verb, familiar, monkeypatch, capsys):
+    monkeypatch.chdir(familiar)
+    assert main([verb, "--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert help_text.startswith(f"usage: partita {verb}")
+    examples = [line.strip() for line in help_text.split("\nexamples:\n")[1].splitlines()]
+    assert len(examples) >= 2
+    for example in examples:
+        command = re.split(r"\s{2,}", example)[0]  # what follows explains it
+        before, found, words = command.partition(f"partita {verb}")
+        assert found, example
+        assert before in ("", "torchrun --nproc-per-node 8 -m "), example
+        module = importlib.import_module(f"partita.commands.{verb}")
+        assert module.options(shlex.split(words)) is not None
+
+
+def test_a_printed_recipe_can_be_given_back(familiar, monkeypatch):
+    monkeypatch.chdir(familiar)
+    options = importlib.import_module("partita.commands.train").options
+    assert options(["--config", "recipe.yaml"]) == options([])
+    changed, _ = options(["--config", "recipe.yaml", "--training.seed", "7"])
+    assert changed.training.seed == 7
