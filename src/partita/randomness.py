@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.errors import require
@@ -120,6 +122,9 @@ class Noise:
 
 
 _FEISTEL_ROUNDS = 6
+# The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the input moves every bit.
+_SPLITMIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_GOLDEN = 0x9E3779B97F4A7C15
 
 
 def permuted(
@@ -132,23 +137,31 @@ def permuted(
     leaves a bijection of 0..size-1. So any place of any epoch's order is known without a table.
     """
     require(size >= 1, "size", f"must be at least 1, got {size}")
-    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
-    key = (seed & _MASK32, seed >> 32)
-    result = indices.clone()
-    outside = torch.ones_like(indices, dtype=torch.bool)
-    while bool(outside.any()):
-        result[outside] = _feistel(result[outside], half, key, epochs[outside])
+    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
+    keys = _mixed(_mixed(np.uint64(seed) ^ epochs.cpu().numpy().astype(np.uint64)))
+    result = indices.cpu().numpy().astype(np.uint64)
+    outside = np.ones(result.shape, dtype=bool)
+    while outside.any():
+        result[outside] = _feistel(result[outside], half, keys[outside])
         outside = result >= size
-    return result
+    return torch.from_numpy(result.astype(np.int64)).to(indices.device)
 
 
-def _feistel(value: Tensor, half: int, key: tuple[int, int], epochs: Tensor) -> Tensor:
+def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of 64-bit numbers; products wrap around."""
+    value = value + np.uint64(_GOLDEN)
+    for shift, factor in _SPLITMIX:
+        value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
+    return value ^ (value >> np.uint64(31))
+
+
+def _feistel(
+    value: NDArray[np.uint64], half: np.uint64, keys: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
     """(left, right) -> (right, left xor f(right)), several times, on two halves of some bits."""
-    low_bits = (1 << half) - 1
+    low_bits = (np.uint64(1) << half) - np.uint64(1)
     left, right = value >> half, value & low_bits
-    purpose = torch.full_like(value, int(Purpose.DATA) << _STREAM_BITS)
     for turn in range(_FEISTEL_ROUNDS):
-        # A sample number that no sample has, and the turn, tell these draws from all others.
-        counter = (right, epochs & _MASK32, torch.full_like(value, _MASK32 - 1 - turn), purpose)
-        left, right = right, left ^ (philox(counter, key)[0] & low_bits)
+        hashed = _mixed(keys ^ _mixed(right + np.uint64(turn << 32)))
+        left, right = right, left ^ (hashed & low_bits)
     return (left << half) | right
