@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml  # type: ignore[import-untyped]
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -33,6 +34,7 @@ only the section `run` may change.
 Every flag is a key of the recipe: `--network.width 256` is `network: {width: 256}` in YAML.
 --print_config prints the whole recipe as YAML, to keep and to change."""
 
+PRINT = "--print_config"
 EXAMPLES = [
     "partita train notes.txt                                   some minutes on a laptop",
     "partita train notes.txt --training.seconds 60             stop after a minute",
@@ -75,11 +77,14 @@ def options(words: Sequence[str]) -> tuple[Recipe, Path]:
     start = _value_of(words, "--training.start_from")
     if start is not None:
         parser.set_defaults(_sections_of(start))
-    chosen = parse(parser, words, Options)
+    chosen = parse(parser, [word for word in words if word != PRINT], Options)
     require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
     recipe = Recipe(**{key: getattr(chosen, key) for key in Recipe.__dataclass_fields__})
     if chosen.corpus is not None:
         recipe = replace(recipe, data=replace(recipe.data, path=chosen.corpus))
+    if PRINT in words:  # the sections alone, so that what is printed is a recipe
+        print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
+        raise SystemExit(0)
     return recipe, default_folder(recipe) if chosen.out is None else Path(chosen.out)
 
 

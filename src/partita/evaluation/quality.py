@@ -21,6 +21,7 @@ from torch import Tensor
 from partita.data.documents import Corpus, Piece
 from partita.data.tokenizers import Tokenizer
 from partita.errors import require, require_int
+from partita.evaluation.likelihood import Estimate
 from partita.methods.ar import AR
 from partita.methods.base import check_ids
 from partita.samplers.front import evaluating
@@ -159,31 +160,17 @@ def share_of_known_words(
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(Estimate):
     """What an autoregressive model makes of some texts. Lower is more probable.
 
     The errors are standard errors over texts, of a ratio of two sums by the delta method; not a
-    number for a single text.
+    number for a single text. Only judges with the same tokens have comparable perplexities.
     """
 
-    nats: float
-    """Negative log-likelihood per token."""
-    nats_error: float
     bits_per_character: float
     bits_per_character_error: float
     texts: int
-    tokens: int
     characters: int
-
-    @property
-    def perplexity(self) -> float:
-        """exp of the nats per token, at least 1; only judges with the same tokens compare."""
-        return math.exp(self.nats)
-
-    @property
-    def perplexity_error(self) -> float:
-        """First order: the derivative of exp is exp."""
-        return self.perplexity * self.nats_error
 
     def __str__(self) -> str:
         bits, error = self.bits_per_character, self.bits_per_character_error
@@ -215,8 +202,9 @@ def judge(
             loss = model.loss(rows, valid=valid)
             np.add.at(nats, owners, loss.per_token.double().sum(-1).cpu().numpy())
     per_token, per_character = _ratio(nats, tokens), _ratio(nats / math.log(2), characters)
-    sums = (len(texts), int(tokens.sum()), int(characters.sum()))
-    return Judgement(*per_token, *per_character, *sums)
+    return Judgement(
+        *per_token, int(tokens.sum()), *per_character, len(texts), int(characters.sum())
+    )
 
 
 def _batches(

@@ -62,19 +62,31 @@ MD4_EPS = 1e-4  # the MD4 code's distance from both ends
 _MD4_POLYNOMIAL = re.compile(r"md4:poly(\d+(?:\.\d+)?)$")
 
 
-def _mdlm(base: Schedule) -> Callable[[], Schedule]:
-    return lambda: Truncated(base, 0.0, MDLM_EPS)
+def _stopped(base: Schedule, start: float, end: float, text: str) -> Callable[[], Schedule]:
+    def make() -> Schedule:
+        return Truncated(base, start, end)
+
+    make.__doc__ = text
+    return make
 
 
-def _md4(base: Schedule) -> Callable[[], Schedule]:
-    return lambda: Truncated(base, MD4_EPS, MD4_EPS)
-
-
-SCHEDULES.register("mdlm:loglinear")(_mdlm(Linear()))
-SCHEDULES.register("mdlm:cosine")(_mdlm(HalfCosine()))
-SCHEDULES.register("mdlm:cosinesqr")(_mdlm(CosineSquared()))
-SCHEDULES.register("md4:linear")(_md4(Linear()))
-SCHEDULES.register("md4:cosine")(_md4(Cosine()))
+_MDLM: dict[str, tuple[Schedule, str]] = {
+    "loglinear": (Linear(), "1 - t"),
+    "cosine": (HalfCosine(), "cos(pi t/2)"),
+    "cosinesqr": (CosineSquared(), "cos(pi t/2)^2"),
+}
+_MD4: dict[str, tuple[Schedule, str]] = {
+    "linear": (Linear(), "1 - t"),
+    "cosine": (Cosine(), "1 - cos(pi/2 (1 - t))"),
+}
+for _name, (_base, _what) in _MDLM.items():
+    SCHEDULES.register(f"mdlm:{_name}")(
+        _stopped(_base, 0.0, MDLM_EPS, f"{_what}, stopped at alpha = {MDLM_EPS:g}.")
+    )
+for _name, (_base, _what) in _MD4.items():
+    SCHEDULES.register(f"md4:{_name}")(
+        _stopped(_base, MD4_EPS, MD4_EPS, f"{_what}, {MD4_EPS:g} away from both ends.")
+    )
 
 
 @SCHEDULES.register("mdlm:linear")
@@ -94,4 +106,6 @@ def _mdlm_geometric(sigma_min: float = 1e-3, sigma_max: float = 20.0) -> Schedul
 def md4_polynomial(name: str) -> Schedule | None:
     """`md4:poly3`, with any exponent in the name."""
     match = _MD4_POLYNOMIAL.match(name)
-    return _md4(Polynomial(float(match.group(1))))() if match else None
+    if match is None:
+        return None
+    return Truncated(Polynomial(float(match.group(1))), MD4_EPS, MD4_EPS)

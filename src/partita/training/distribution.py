@@ -13,15 +13,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from partita.errors import InputError, require
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,8 @@ def spread(objective: nn.Module, network: nn.Module, kind: str, world: World) ->
         return objective
     if kind == "ddp":
         return DistributedDataParallel(objective)
+    from torch.distributed.fsdp import fully_shard
+
     for block in blocks_of(network):
         fully_shard(block)
     fully_shard(objective)
@@ -161,30 +166,55 @@ def synchronising(spread_objective: nn.Module, last: bool) -> Iterator[None]:
         with spread_objective.no_sync():
             yield
         return
-    if isinstance(spread_objective, FSDPModule):
-        spread_objective.set_requires_gradient_sync(last)
+    if shares := _shares(spread_objective):
+        shares.set_requires_gradient_sync(last)
     yield
 
 
 def release(spread_objective: nn.Module) -> None:
     """Weights that a forward pass gathered are shares again (a backward pass does that itself)."""
-    if isinstance(spread_objective, FSDPModule):
-        spread_objective.reshard()
+    if shares := _shares(spread_objective):
+        shares.reshard()
+
+
+# Weights in shares -------------------------------------------------------------------------------
+# What knows of them is imported when there are several processes: it takes a second, which a
+# command on a laptop has better uses for.
+
+
+def _shares(module: nn.Module) -> FSDPModule | None:
+    if not dist.is_initialized():
+        return None
+    from torch.distributed.fsdp import FSDPModule
+
+    return module if isinstance(module, FSDPModule) else None
+
+
+def _shared(tensor: Tensor) -> DTensor | None:
+    if not dist.is_initialized():
+        return None
+    from torch.distributed.tensor import DTensor
+
+    return tensor if isinstance(tensor, DTensor) else None
 
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor with all its shares, on every process."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    shared = _shared(tensor)
+    return tensor if shared is None else shared.full_tensor()
 
 
 def local(tensor: Tensor) -> Tensor:
     """This process' share of a tensor, in place."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    shared = _shared(tensor)
+    return tensor if shared is None else shared.to_local()
 
 
 def like(tensor: Tensor, pattern: Tensor) -> Tensor:
     """A whole tensor, on the device of another and cut into shares as that one is."""
-    tensor = tensor.to(pattern.device)
-    if isinstance(pattern, DTensor) and tensor.ndim:
-        return distribute_tensor(tensor, pattern.device_mesh, pattern.placements)
-    return tensor
+    tensor, shared = tensor.to(pattern.device), _shared(pattern)
+    if shared is None or tensor.ndim == 0:
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, shared.device_mesh, shared.placements)

@@ -1,0 +1,169 @@
+"""What the verbs print for machines is what the library computes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+
+import pytest
+import torch
+import yaml
+
+import partita
+from partita.commands import main
+from partita.hub import checkpoints
+from partita.recipe import Recipe
+from tests.kill_and_resume import corpus
+
+pytestmark = pytest.mark.usefixtures("here")
+FLAGS = {
+    "--network.width": "32",
+    "--network.depth": "1",
+    "--network.heads": "2",
+    "--network.length": "24",
+    "--training.steps": "8",
+    "--run.validate_every": "4",
+    "--run.checkpoint_every": "4",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a text and two trained models: an mdlm and an autoregressive judge."""
+    folder = tmp_path_factory.mktemp("verbs")
+    corpus(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for method in ("mdlm", "ar"):
+            words = ["train", "corpus.txt", "--method.name", method]
+            assert main(words + [word for pair in FLAGS.items() for word in pair]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    monkeypatch.chdir(place)
+    return place
+
+
+def printed(capsys, *words):
+    capsys.readouterr()
+    assert main(list(words)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_samples_are_those_of_the_library(capsys):
+    model = partita.load("runs/corpus-mdlm")
+    words = ["sample", "runs/corpus-mdlm", "--count", "3", "--seed", "5", "--json"]
+    assert printed(capsys, *words) == {"texts": model.sample(3, seed=5)}
+    words += ["--sampler", "confidence", "--steps", "4", "--options.counts", "linear"]
+    expected = model.sample(3, seed=5, sampler="confidence", steps=4, counts="linear")
+    assert printed(capsys, *words) == {"texts": expected}
+    begun = printed(capsys, "sample", "runs/corpus-ar", "--prompt", "the c", "--json")["texts"]
+    assert begun[0].startswith("the c")
+
+
+def test_showing_ends_with_the_text(capsys):
+    assert main(["sample", "runs/corpus-mdlm", "--show", "--seed", "2"]) == 0
+    (text,) = partita.load("runs/corpus-mdlm").sample(1, seed=2)
+    out = capsys.readouterr().out
+    assert "▒" in out
+    assert text.split("\n")[0].strip()[:10] in out
+
+
+def test_infilling_keeps_what_is_known(capsys):
+    words = ["infill", "runs/corpus-mdlm", "the __3__ sat ____ mat", "--count", "4", "--json"]
+    tokens = [list(text.encode()) for text in printed(capsys, *words)["texts"]]
+    for text in printed(capsys, *words)["texts"]:
+        assert text.startswith("the ")
+        assert text.endswith(" mat")
+        assert " sat " in text
+    assert len(tokens) == 4
+    wide = ["infill", "runs/corpus-mdlm", "a ____ b", "--blank_tokens", "9", "--json"]
+    assert len(printed(capsys, *wide)["texts"][0].encode(errors="replace")) >= 4
+
+
+def test_scores_are_bounds_and_exact_for_ar(capsys, monkeypatch):
+    text = "the cat sat on the mat and then ran to a door"  # longer than the models
+    (score,) = printed(capsys, "score", "runs/corpus-ar", text, "--json")
+    model = partita.load("runs/corpus-ar")
+    ids = torch.tensor(model.tokenizer.encode(text))
+    nats = sum(
+        float(model.method.loss(part[None]).per_token.sum()) for part in ids.split(model.length)
+    )
+    assert score["bits"] == pytest.approx(nats / math.log(2), rel=1e-5)
+    assert score["bits_error"] == 0
+    assert score["bits_per_character"] == pytest.approx(score["bits"] / len(text))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{text}\n\nqqq\n"))
+    both = printed(capsys, "score", "runs/corpus-mdlm", "--file", "-", "--json")
+    assert [line["text"] for line in both] == [text, "qqq"]
+    assert all(line["bits_error"] > 0 for line in both)
+    assert both[0]["bits_per_character"] < both[1]["bits_per_character"]
+
+
+def test_evaluation(here, capsys):
+    words = ["eval", "runs/corpus-mdlm", "corpus.txt", "--limit", "2000", "--samples", "6"]
+    words += ["--judge", "runs/corpus-ar", "--out", "results.json", "--json"]
+    results = printed(capsys, *words)
+    assert json.loads((here / "results.json").read_text()) == results
+    likelihood, samples = results["likelihood"], results["samples"]
+    assert likelihood["tokens"] == likelihood["characters"] >= 2000  # bytes of plain text
+    assert likelihood["bits_per_token"] == pytest.approx(likelihood["bits_per_character"])
+    assert likelihood["perplexity"] == pytest.approx(2 ** likelihood["bits_per_token"])
+    assert 0 < likelihood["bits_per_character_error"] < 0.2
+    assert samples["count"] == 6
+    assert 0 <= samples["known_words"] <= 1
+    assert 0 < samples["distinct_1"] < samples["distinct_3"] <= 1
+    weights = checkpoints.best(here / "runs/corpus-ar") / "model.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert samples["judge"]["sha256"] == digest
+    assert samples["judge"]["perplexity"] > 1
+    assert {"date", "torch", "partita", "device"} <= set(results["environment"])
+    assert main(["eval", "runs/corpus-mdlm", "corpus.txt", "--limit", "99", "--samples", "2"]) == 0
+    assert "bits per character" in capsys.readouterr().out
+
+
+def test_likelihood_of_ar_is_exact_and_has_no_error(capsys):
+    words = ["eval", "runs/corpus-ar", "corpus.txt", "--limit", "500", "--samples", "0", "--json"]
+    likelihood = printed(capsys, *words)["likelihood"]
+    assert likelihood["exact"]
+    assert likelihood["perplexity_error"] == 0
+
+
+def test_information(capsys):
+    facts = printed(capsys, "info", "runs/corpus-mdlm", "--json")
+    assert Recipe.from_dict(facts["recipe"]).network.width == 32
+    model = partita.load("runs/corpus-mdlm")
+    assert facts["parameters"] == sum(p.numel() for p in model.method.parameters())
+    assert facts["checkpoints"]
+    assert main(["info", "runs/corpus-mdlm"]) == 0
+    assert "network.width" in capsys.readouterr().out
+
+
+def test_lists(capsys):
+    lists = printed(capsys, "methods", "--json")
+    assert {"mdlm", "md4", "ar"} <= set(lists["methods"])
+    assert all(line for entries in lists.values() for line in entries.values())
+    assert main(["methods"]) == 0
+    assert "first-hitting" in capsys.readouterr().out
+
+
+def test_an_exported_model_is_the_model(capsys, tmp_path):
+    out = str(tmp_path / "exported")
+    assert main(["export", "runs/corpus-mdlm", out]) == 0
+    assert "Exported" in capsys.readouterr().out
+    old, new = partita.load("runs/corpus-mdlm"), partita.load(out)
+    assert new.sample(2, seed=1) == old.sample(2, seed=1)
+    assert not (tmp_path / "exported/training.safetensors").exists()
+
+
+def test_a_printed_recipe_can_be_read_again(here, capsys):
+    assert main(["train", "corpus.txt", "--training.seed", "4", "--print_config"]) == 0
+    text = capsys.readouterr().out
+    sections = yaml.safe_load(text)
+    assert sections["training"]["seed"] == 4
+    (here / "printed.yaml").write_text(text)
+    assert main(["train", "--config", "printed.yaml", "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == sections
