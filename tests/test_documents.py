@@ -247,3 +247,16 @@ def test_neither_file_nor_folder(tmp_path):
         Corpus(tmp_path / ("x" * 5000))
     write(tmp_path / "a.txt", b"text")
     assert texts(Corpus(tmp_path)) == ["text"]  # a pipe in a folder would be waited for
+
+
+def test_windows_line_ends_are_line_ends(tmp_path):
+    text = "one\n\ntwo\nlines\n\nthree"
+    for name, ends in (("unix.txt", "\n"), ("windows.txt", "\r\n"), ("old.txt", "\r")):
+        (tmp_path / name).write_bytes(text.replace("\n", ends).encode())
+        pieces = list(Corpus(tmp_path / name).pieces())
+        assert [piece.text for piece in pieces] == ["one", "two\nlines", "three"]
+
+
+def test_a_null_is_a_row_without_text(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n{"text": null}\n{"text": "b"}')
+    assert [piece.text for piece in Corpus(tmp_path / "rows.jsonl").pieces()] == ["a", "b"]

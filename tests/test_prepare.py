@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -196,3 +197,18 @@ def test_the_verb(tmp_path, corpus, capsys):
     assert "Nothing changed" in capsys.readouterr().out
     assert main(["prepare", str(tmp_path / "nowhere")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_the_name_of_a_file_does_not_matter_but_its_kind_does(tmp_path, corpus):
+    for name, same in (("renamed.txt", True), ("renamed.jsonl", False)):
+        other = tmp_path / name
+        other.write_bytes(corpus.path.read_bytes())
+        key = cache_key(Corpus(other), PrepareOptions())
+        assert (key == cache_key(corpus, PrepareOptions())) is same
+
+
+def test_the_tokenizer_of_a_model_of_ours_is_a_tokenizer(tmp_path, corpus):
+    own = CharacterTokenizer.train([corpus.path.read_text()])
+    (tmp_path / "own.json").write_text(json.dumps(own.describe()))
+    prepared = prepare(corpus, tmp_path / "cache", PrepareOptions(str(tmp_path / "own.json")))
+    assert prepared.tokenizer.describe() == own.describe()

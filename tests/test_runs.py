@@ -78,6 +78,22 @@ def test_a_run_leaves_everything(tmp_path, recipe):
     assert len(model.sample(2, length=5)) == 2
 
 
+def test_the_best_validation_is_kept_whenever_it_comes(tmp_path, recipe):
+    """Validations between two checkpoints may be the best, and then their weights are kept."""
+    out = tmp_path / "run"
+    wild = section(
+        recipe,
+        training={"learning_rate": 0.3, "steps": 12, "warmup": 0.5},
+        run={"validate_every": 1, "checkpoint_every": 100, "previews": 0},
+    )
+    run_recipe(wild, out)
+    scores = {line["step"]: line["valid_bits"] for line in metrics(out) if "valid_bits" in line}
+    best = min(scores, key=scores.get)
+    assert best < 12  # the learning rate is too high to end well
+    assert checkpoints.best(out) == checkpoints.folder_of(out, best)
+    assert checkpoints.latest(out) == checkpoints.folder_of(out, 12)
+
+
 def test_a_finished_run_has_nothing_left_to_do(tmp_path, recipe):
     out = tmp_path / "run"
     run_recipe(recipe, out)

@@ -13,6 +13,7 @@ import yaml
 
 import partita
 from partita.commands import main
+from partita.commands.show import printable
 from partita.hub import checkpoints
 from partita.recipe import Recipe
 from tests.kill_and_resume import corpus
@@ -73,6 +74,15 @@ def test_showing_ends_with_the_text(capsys):
     assert text.split("\n")[0].strip()[:10] in out
 
 
+def test_showing_leaves_json_alone(capsys):
+    words = ["sample", "runs/corpus-mdlm", "--show", "--json", "--seed", "2"]
+    assert printed(capsys, *words) == {"texts": partita.load("runs/corpus-mdlm").sample(1, seed=2)}
+
+
+def test_what_would_move_the_cursor_is_shown_as_a_picture():
+    assert printable("a\tb\nc\x1b[2Jd\x00e\x7f\x9b") == "a\tb\nc␛[2Jd␀e␡�"
+
+
 def test_infilling_keeps_what_is_known(capsys):
     words = ["infill", "runs/corpus-mdlm", "the __3__ sat ____ mat", "--count", "4", "--json"]
     tokens = [list(text.encode()) for text in printed(capsys, *words)["texts"]]
@@ -109,7 +119,7 @@ def test_evaluation(here, capsys):
     results = printed(capsys, *words)
     assert json.loads((here / "results.json").read_text()) == results
     likelihood, samples = results["likelihood"], results["samples"]
-    assert likelihood["tokens"] == likelihood["characters"] >= 2000  # bytes of plain text
+    assert likelihood["tokens"] == likelihood["characters"] == 2000  # bytes of plain text
     assert likelihood["bits_per_token"] == pytest.approx(likelihood["bits_per_character"])
     assert likelihood["perplexity"] == pytest.approx(2 ** likelihood["bits_per_token"])
     assert 0 < likelihood["bits_per_character_error"] < 0.2

@@ -21,6 +21,7 @@ _HOME = {
     "Guided": "partita.samplers",
     "Prompt": "partita.samplers",
     "sample": "partita.samplers",
+    "run_recipe": "partita.training.runner",
     "TrainingOptions": "partita.training.options",
     "fit": "partita.training.loop",
     "TextModel": "partita.hub.text_model",

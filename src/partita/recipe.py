@@ -23,7 +23,7 @@ from partita.errors import InputError, require
 from partita.methods.options import MethodOptions
 from partita.networks.transformer import TransformerOptions
 from partita.samplers.options import SamplingOptions
-from partita.training.options import RunOptions, TrainingOptions
+from partita.training.options import DEFAULT_STEPS, RunOptions, TrainingOptions
 
 # What may change when a run is resumed: how the work is done, and where the text lies (its
 # contents are compared by themselves).
@@ -54,6 +54,13 @@ class Recipe:
         Strangers write such dictionaries too: nothing in one is imported, opened or run.
         """
         return _filled(Recipe(), sections)
+
+    def resolved(self) -> Recipe:
+        """The recipe with the length of its run written out."""
+        training = self.training
+        if training.steps is None and training.seconds is None:
+            training = dataclasses.replace(training, steps=DEFAULT_STEPS)
+        return dataclasses.replace(self, training=training)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as JSON has it."""

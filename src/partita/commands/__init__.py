@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import os
@@ -69,7 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         if words[0] not in VERBS:
-            raise InputError("verb", f"unknown name {words[0]!r}", f"known: {', '.join(VERBS)}")
+            near = difflib.get_close_matches(words[0], VERBS, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            known = f"{hint}known: {', '.join(VERBS)}"
+            raise InputError("verb", f"unknown name {words[0]!r}", known)
         # Before torch is loaded: threads that wait shall sleep, not spin. On a machine that does
         # something else besides, spinning costs an order of magnitude.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -17,6 +17,7 @@ from rich.table import Table
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.data.documents import Corpus
 from partita.data.hugging_face import PREFIX
+from partita.data.prepare import cache_key
 from partita.errors import InputError, naming, require, require_int, require_seed
 from partita.evaluation.likelihood import nelbo
 from partita.evaluation.quality import (
@@ -34,6 +35,7 @@ from partita.hub.text_model import TextModel, load
 from partita.methods import AR
 from partita.provenance import environment
 
+_NO_WORDS = "the training text is not here; name one with --words"
 BATCH = 32  # samples drawn at a time
 
 
@@ -224,6 +226,14 @@ def _samples(
     return results
 
 
+def _training_text(model: TextModel) -> Corpus:
+    """The text that the model was trained on, if the file that has its name still is that text."""
+    corpus, options = model.recipe.data.corpus(), model.recipe.tokenizer
+    key = cache_key(corpus, options.preparation(model.recipe.data))
+    require(key == model.provenance.get("tokens"), "--words", "the training text is not here")
+    return corpus
+
+
 def _words(model: TextModel, chosen: Options) -> WordList | None:
     """The words of a text: the one that is named, or that of the training if it is still there."""
     if chosen.samples == 0:
@@ -232,7 +242,7 @@ def _words(model: TextModel, chosen: Options) -> WordList | None:
     if chosen.words is None:
         if data.path and not data.path.startswith(PREFIX):
             with suppress(InputError):
-                return WordList.of_corpus(Corpus(data.path, data.field, "paragraph"))
+                return WordList.of_corpus(_training_text(model))
         return None
     with naming({"path": "--words", "field": "--words"}):
         words = WordList.of_corpus(Corpus(chosen.words, data.field, "paragraph"))
@@ -266,8 +276,8 @@ def _table(results: dict[str, Any]) -> Table:
         table.add_row("[bold]samples[/]", f"{samples['count']} texts")
         for key in ("unigram_entropy_bits", "distinct_1", "distinct_2", "distinct_3"):
             table.add_row(key.replace("_", " "), f"{samples[key]:.4f}")
-        if "known_words" in samples:
-            table.add_row("known words", f"{samples['known_words']:.1%}")
+        known = f"{samples['known_words']:.1%}" if "known_words" in samples else _NO_WORDS
+        table.add_row("known words", known)
         if "judge" in samples:
             verdict = samples["judge"]
             table.add_row("[bold]judge[/]", f"{verdict['path']} ({verdict['sha256'][:12]})")

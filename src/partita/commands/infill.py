@@ -44,9 +44,10 @@ def options(words: Sequence[str]) -> Options:
 def run(words: Sequence[str]) -> None:
     """Load, fill in, print."""
     chosen = options(words)
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=chosen.json)
     with naming(chosen.names() | {"prompt": "text"}):
         model = load(chosen.model, device=chosen.device)
+        shown = chosen.show and not chosen.json  # the first text is on the screen already
         with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
             texts = model.infill(
                 chosen.text,
@@ -55,4 +56,4 @@ def run(words: Sequence[str]) -> None:
                 callback=callback,
                 **chosen.given(),
             )
-    print_texts(console, texts, chosen.json)
+    print_texts(console, texts[1:] if shown else texts, chosen.json)

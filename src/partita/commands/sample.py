@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
-from partita.commands.show import animated
+from partita.commands.show import animated, printable
 from partita.errors import naming, require_int, require_seed
 from partita.hub.text_model import load
 from partita.samplers.options import check_more
@@ -96,9 +96,10 @@ def options(words: Sequence[str]) -> Options:
 def run(words: Sequence[str]) -> None:
     """Load, sample, print."""
     chosen = options(words)
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=chosen.json)
     with naming(chosen.names()):
         model = load(chosen.model, device=chosen.device)
+        shown = chosen.show and not chosen.json  # the first text is on the screen already
         with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
             texts = model.sample(
                 chosen.count,
@@ -107,7 +108,7 @@ def run(words: Sequence[str]) -> None:
                 callback=callback,
                 **chosen.given(),
             )
-    print_texts(console, texts, chosen.json)
+    print_texts(console, texts[1:] if shown else texts, chosen.json)
 
 
 def print_texts(console: Console, texts: list[str], as_json: bool) -> None:
@@ -118,4 +119,4 @@ def print_texts(console: Console, texts: list[str], as_json: bool) -> None:
     for number, text in enumerate(texts):
         if number:
             console.rule(style="dim")
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(printable(text), markup=False, soft_wrap=True)

@@ -19,6 +19,13 @@ FRAME_SECONDS = 0.1  # so that eyes can follow
 FRAMES = 60  # at most, so that a long text does not take long to watch
 PRINTED_FRAMES = 4  # where nothing can be animated
 NEW = "bold green"
+_PICTURES = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
+_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+def printable(text: str) -> str:
+    """A text without what would move the cursor or ring the bell: such characters as pictures."""
+    return text.translate(_PICTURES)
 
 
 def picture(tokenizer: Tokenizer, tokens: Tensor, shown: Tensor, new: set[int]) -> Text:
@@ -31,14 +38,14 @@ def picture(tokenizer: Tokenizer, tokens: Tensor, shown: Tensor, new: set[int]) 
     for position, (token, visible) in enumerate(zip(tokens.tolist(), shown.tolist(), strict=True)):
         wanted = NEW if position in new else ""
         if run and (not visible or wanted != style):
-            text.append(tokenizer.decode(run), style=style)
+            text.append(printable(tokenizer.decode(run)), style=style)
             run = []
         if visible:
             run.append(token)
             style = wanted
         else:
             text.append(hidden, style="dim")
-    text.append(tokenizer.decode(run), style=style)
+    text.append(printable(tokenizer.decode(run)), style=style)
     return text
 
 

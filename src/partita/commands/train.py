@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from partita.commands.parsing import make_parser, parse
 from partita.commands.prepare import counter, summary
+from partita.commands.show import printable
 from partita.errors import naming, require
 from partita.evaluation.likelihood import Estimate
 from partita.hub import checkpoints, format
@@ -178,11 +179,17 @@ class Display:
             "below it.",
             soft_wrap=True,
         )
+        if len(setting.prepared.valid) == 0:
+            self.console.print(
+                "No document is left for validation: --data.documents line makes more of them.",
+                soft_wrap=True,
+            )
         went_on = f", going on from {setting.resumed.name}" if setting.resumed else ""
         self.console.print(f"Run folder: {setting.folder}{went_on}", soft_wrap=True)
-        self.bar.start()
 
     def progress(self, report: loop.Progress, mfu: float | None) -> None:
+        if not self.bar.live.is_started:
+            self.bar.start()
         bits = report.loss / math.log(2)
         self.smooth = bits if math.isnan(self.smooth) else 0.8 * self.smooth + 0.2 * bits
         speed = f"{report.tokens_per_second:,.0f} tokens/s"
@@ -211,9 +218,11 @@ class Display:
                 soft_wrap=True,
             )
             return
+        if math.isnan(self.smooth):
+            self.console.print("The run is finished: nothing was left to do.")
         for text in self.texts:
             self.console.rule("sample", align="left", style="dim")
-            self.console.print(text, markup=False)
+            self.console.print(printable(text), markup=False)
         if self.texts:
             self.console.rule(style="dim")
         self.console.print(f"Done. Model: {folder}  curves: {folder / CURVES}", soft_wrap=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
 import lzma
 from collections.abc import Callable, Iterator
@@ -80,7 +81,9 @@ class Corpus:
         if (data_set := self.data_set) is not None:
             yield "", data_set.load().identity
         for path in self.files():
-            yield path.name, content_hash(path)
+            # The name of a single file does not matter, only what it says of its kind.
+            name = _kind(path) if path == self.path else path.name
+            yield name, content_hash(path)
 
     def pieces(self) -> Iterator[Piece]:
         """All documents of all files, piece by piece. Empty documents are left out."""
@@ -142,8 +145,8 @@ def _zst_chunks(raw: BufferedReader, path: Path) -> Iterator[bytes]:
 
 
 def _text(path: Path) -> Iterator[str]:
-    """Decoded chunks of a file. What is no text is refused with its place."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    """Decoded chunks of a file, whose line ends are all "\\n". What is no text is refused."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")(), translate=True)
     consumed = 0
     try:
         for chunk in _chunks(path):
@@ -211,6 +214,8 @@ def _json_text(line: str, path: Path, number: int, field: str) -> Iterator[str]:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError("path", f"{place} is not JSON: {error}") from error
+    if isinstance(row, dict) and field in row and row[field] is None:
+        return  # as in Parquet: a row without text
     text = row.get(field) if isinstance(row, dict) else None
     if not isinstance(text, str):
         has = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__

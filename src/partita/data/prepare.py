@@ -36,6 +36,7 @@ from partita.files import check_folder, whole_folder
 
 TOKENIZER = "tokenizer.json"
 MADE_HERE = ("bpe", "bytes", "characters", "text8")
+READING = 2  # version of how files are read: another one makes other tokens of the same file
 SAMPLE = 50_000_000  # characters that a tokenizer is trained on at most
 LARGEST_VOCABULARY = 1 << 24  # whoever trains a bpe makes room for all of it first
 
@@ -91,7 +92,7 @@ def _cache_key(
     corpus: Corpus, options: PrepareOptions, file: Path | None, tokenizer: Tokenizer | None = None
 ) -> str:
     digest = hashlib.sha256()
-    facts = [shards.FORMAT, corpus.field, corpus.documents, vars(options)]
+    facts = [shards.FORMAT, READING, corpus.field, corpus.documents, vars(options)]
     digest.update(json.dumps(facts, sort_keys=True).encode())
     for name, content in corpus.identity():
         digest.update(os.fsencode(name) + b"\0" + content)
@@ -172,10 +173,21 @@ def _read_tokenizer(file: Path) -> Tokenizer:
     with reading(file, "tokenizer"):
         data = file.read_bytes()
     try:
-        return BPETokenizer.from_json(data.decode())
+        text = data.decode()
+        return _own(text) or BPETokenizer.from_json(text)
     except (InputError, UnicodeDecodeError) as error:
         why = error.problem if isinstance(error, InputError) else str(error)
         raise InputError("tokenizer", f"{file}: {why}") from error
+
+
+def _own(text: str) -> Tokenizer | None:
+    """The tokenizer of a model of ours, whose file holds a description."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    described = isinstance(content, dict) and "kind" in content
+    return from_description(content) if described else None
 
 
 def _distinct(text: str) -> str:

@@ -92,7 +92,9 @@ class CharacterTokenizer:
         if ids.size and ids.min() < 0:
             unknown = text[int(np.argmin(ids))]
             raise InputError(
-                "text", f"the character {unknown!r} is not in the alphabet", "use bytes or bpe"
+                "text",
+                f"the character {unknown!r} is not in the tokenizer's alphabet",
+                "leave it out; a model trained with bytes or bpe takes every text",
             )
         return ids
 

@@ -36,6 +36,9 @@ def corpus_rows(
     seen = characters = 0
     for text in _documents(corpus):
         ids = tokenizer.encode(text)
+        if limit is not None and seen + len(ids) > limit:
+            ids = ids[: limit - seen]
+            text = tokenizer.decode(ids)
         characters += len(text)
         seen += len(ids)
         if apart:

@@ -33,7 +33,7 @@ tags:
 - {recipe.method.name}
 ---
 
-# A {recipe.method.name.upper()} model
+# {recipe.method.name.upper()}: {provenance.get("data", "a model")}
 
 | | |
 | --- | --- |

@@ -9,6 +9,7 @@ Weights & Biases and TensorBoard hear the same numbers if asked to.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -143,7 +144,7 @@ def _tensorboard(folder: Path) -> Listener:
 
 def _wandb(folder: Path, project: str, recipe: dict[str, Any]) -> Listener:
     try:
-        import wandb
+        wandb = importlib.import_module("wandb")
     except ModuleNotFoundError as error:
         raise _missing("run.wandb", "wandb") from error
     try:

@@ -51,8 +51,8 @@ class Hooks:
 
     progress: Callable[[Progress], None] | None = None
     """After every `log_every` steps."""
-    validated: Callable[[int, Estimate], None] | None = None
-    """After a validation: the step and the bound."""
+    validated: Callable[[int, Estimate], bool] | None = None
+    """After a validation: the step and the bound. Whether the weights shall be kept."""
     save: Callable[[], None] | None = None
     """Writes a checkpoint. All processes call it."""
     stop_signal: Callable[[], int] = field(default=lambda: 0)
@@ -77,10 +77,11 @@ def train(
         signal, share = _agree(engine, hooks, began)
         if engine.step % run.log_every == 0 or share == 1 or signal:
             reader.read()
+        keep = engine.step % run.checkpoint_every == 0 or share == 1 or signal
         if engine.step % run.validate_every == 0 or share == 1:
-            _validate(engine, valid, hooks)
+            keep = _validate(engine, valid, hooks) or keep
             reader.since = time.monotonic()  # what is reported is the speed of training
-        if hooks.save and (engine.step % run.checkpoint_every == 0 or share == 1 or signal):
+        if keep and hooks.save:
             reader.read()  # a broken loss must not reach a checkpoint
             hooks.save()
     return signal
@@ -93,12 +94,12 @@ def _agree(engine: Engine, hooks: Hooks, began: float) -> tuple[int, float]:
     return int(signal), engine.options.share(engine.step, engine.seconds)
 
 
-def _validate(engine: Engine, valid: Order | None, hooks: Hooks) -> None:
+def _validate(engine: Engine, valid: Order | None, hooks: Hooks) -> bool:
+    """Look at the validation text; whether the weights are worth keeping."""
     if valid is None or hooks.validated is None:
-        return
+        return False
     estimate = engine.validate(valid, engine.run.validation_rows)
-    if estimate is not None:
-        hooks.validated(engine.step, estimate)
+    return estimate is not None and hooks.validated(engine.step, estimate)
 
 
 class _Reader:

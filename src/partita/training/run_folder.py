@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,8 +65,12 @@ class RunFolder:
         newest = checkpoints.latest(self.folder)
         if newest is None:
             return None
-        with naming({"model": "out"}):
-            return self._resume_from(newest, engine)
+        try:
+            with naming({"model": "out"}):
+                return self._resume_from(newest, engine)
+        except InputError as error:
+            hint = f"to go on from the checkpoint before it, remove the folder {newest}"
+            raise InputError(error.argument, error.problem, error.remedy or hint) from error
 
     def _resume_from(self, newest: Path, engine: Engine) -> Path:
         checksums = format.verify(newest)
@@ -111,6 +116,11 @@ class RunFolder:
             if old not in kept:
                 remove_folder(old)
 
+    def best_bits(self) -> float:
+        """Validation bits of the best checkpoint so far; infinite if there is none."""
+        found = checkpoints.best(self.folder)
+        return math.inf if found is None else checkpoints.validation_bits(found)
+
     def last_good(self) -> str:
         """The newest checkpoint's name, for messages."""
         return str(checkpoints.latest(self.folder) or "none yet")
@@ -137,7 +147,8 @@ def refuse_changes(folder: Path, recipe: Recipe, tokens: str | None = None) -> N
         raise InputError(
             "out",
             f"{folder} holds a run of another recipe. There -> here:{lines}\n"
-            "Give the same options to go on with it, or --out for a run of its own",
+            "Give the same options to go on with it, or --out for a run of its own "
+            f"(which starts from these weights with --from {folder})",
         )
     same = tokens is None or before.get("tokens") == tokens
     problem = f"{folder} holds a run on another text: the contents of {recipe.data.path} differ"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -73,10 +74,12 @@ def default_folder(recipe: Recipe) -> Path:
     return RUNS / f"{stem}-{recipe.method.name}"
 
 
-def run_recipe(recipe: Recipe, folder: Path | None = None, watcher: Watcher | None = None) -> int:
+def run_recipe(
+    recipe: Recipe, out: str | Path | None = None, watcher: Watcher | None = None
+) -> int:
     """Train a recipe in a folder, from where it stands: 0 at the end, or a signal's number."""
     watcher = watcher or Watcher()
-    folder = folder or default_folder(recipe)
+    folder, recipe = Path(out or default_folder(recipe)), recipe.resolved()
     with naming(_NAMES), joined(recipe.run.device) as world, ExitStack() as held:
         rehearse(recipe)
         world.share(recipe.training.batch_size, "training.batch_size")
@@ -160,9 +163,22 @@ def _start(recipe: Recipe) -> TextModel | None:
     if path is None:
         return None
     model = load(path, device="cpu")
+    _refuse_contradictions(recipe, model.recipe, path)
     weights = model.contents()["model.safetensors"]
     method = build(recipe, model.tokenizer, weights, Path(path))
     return TextModel(method, model.tokenizer, recipe, model.provenance)
+
+
+def _refuse_contradictions(recipe: Recipe, base: Recipe, path: str) -> None:
+    """A model that is trained further keeps its method, its network and its tokenizer."""
+    ours, theirs = recipe.to_dict(), base.to_dict()
+    kept = [("method", "name"), ("method", "conditioning")]
+    kept += [("tokenizer", key) for key in ours["tokenizer"]]
+    kept += [("network", key) for key in ours["network"] if key != "dropout"]
+    for section, key in kept:
+        mine, its = ours[section][key], theirs[section][key]
+        problem = f"is {mine!r}, but the model of {path} has {its!r}, which training cannot change"
+        require(mine == its, f"{section}.{key}", problem, "leave it out")
 
 
 def _prepare(
@@ -244,7 +260,10 @@ def _hooks(
         journal.record(report.step, values)
         watcher.progress(report, mfu)
 
-    def validated(step: int, bound: Estimate) -> None:
+    def validated(step: int, bound: Estimate) -> bool:
+        # Every process measures the same; the first one knows what has been kept so far.
+        record = run.best_bits() if world.first else math.inf
+        better = bool(world.largest(float(world.first and bound.bits < record))[0])
         run.metrics = {"valid_bits": bound.bits, "valid_bits_error": bound.bits_error}
         run.provenance["validation"] = f"{bound.bits:.4f} ± {bound.bits_error:.4f} bits per token"
         texts = _preview(engine, run)
@@ -255,6 +274,7 @@ def _hooks(
             if texts:
                 journal.preview(step, texts)
                 watcher.previewed(step, texts)
+        return better
 
     return Hooks(
         progress=progress,
