@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,20 +18,19 @@ from partita.data.batches import Order
 from partita.data.options import NAMES, DataOptions
 from partita.data.prepare import Prepared, prepare
 from partita.data.shards import Shards
-from partita.errors import InputError, naming, require
+from partita.errors import naming
 from partita.evaluation.likelihood import Estimate
 from partita.evaluation.quality import corpus_entropy
 from partita.files import check_folder
 from partita.hub.parts import build
 from partita.hub.text_model import TextModel, load
 from partita.provenance import environment
-from partita.randomness import Noise
 from partita.recipe import Recipe
-from partita.samplers import sample
 from partita.training.distribution import World, joined
 from partita.training.engine import Engine
 from partita.training.journal import Journal, Listener, listeners
 from partita.training.loop import Hooks, Progress, train
+from partita.training.rehearsal import refuse_contradictions, rehearse, row_length
 from partita.training.run_folder import RunFolder, locked, refuse_changes
 from partita.training.throughput import flops_per_token, peak_flops
 
@@ -118,67 +116,16 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
         return train(engine, *orders, hooks)
 
 
-def rehearse(recipe: Recipe) -> None:
-    """Everything that a recipe asks for, once, on a network of next to no size.
-
-    What does not fit together is found before anything is read or made, not at the first preview.
-    """
-    _row_length(recipe)
-    _check_size(recipe)
-    network = replace(recipe.network, width=2, depth=1, heads=1, mlp_ratio=1.0, condition_width=2)
-    small: Any = recipe.method.build(network, 2)
-    try:
-        small.loss(torch.zeros(1, 1, dtype=torch.int64), Noise.for_batch(0, 1))
-    except TypeError as error:
-        raise InputError("method", f"has no loss with these options: {error}") from error
-    options = recipe.sampling.arguments()
-    if not isinstance(options.get("order", ""), str):  # the positions of a text of full length
-        del options["order"]
-    names = {"sampler": "sampling.sampler", "steps": "sampling.steps"}
-    with naming({name: f"sampling.options.{name}" for name in options} | names):
-        sample(small, 1, length=1, **options)
-
-
-def _check_size(recipe: Recipe) -> None:
-    """Refuse weights that the machine's memory does not hold, before any are made."""
-    with torch.device("meta"):
-        method = recipe.method.build(recipe.network, 2)
-    size = sum(parameter.numel() * parameter.itemsize for parameter in method.parameters())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    problem = f"its weights take {size >> 30} GiB, this machine has {memory >> 30}"
-    require(size <= memory, "network", problem, "choose a smaller network.width or network.depth")
-
-
-def _row_length(recipe: Recipe) -> int:
-    """Tokens of a training row."""
-    length, most = recipe.training.length or recipe.network.length, recipe.network.length
-    problem = f"{length} is longer than the network's {most}"
-    require(length <= most, "training.length", problem, "give less, or a larger network.length")
-    return length
-
-
 def _start(recipe: Recipe) -> TextModel | None:
     """The model to start from, if one is named; its weights must fit the recipe's network."""
     path = recipe.training.start_from
     if path is None:
         return None
     model = load(path, device="cpu")
-    _refuse_contradictions(recipe, model.recipe, path)
+    refuse_contradictions(recipe, model.recipe, path)
     weights = model.contents()["model.safetensors"]
     method = build(recipe, model.tokenizer, weights, Path(path))
     return TextModel(method, model.tokenizer, recipe, model.provenance)
-
-
-def _refuse_contradictions(recipe: Recipe, base: Recipe, path: str) -> None:
-    """A model that is trained further keeps its method, its network and its tokenizer."""
-    ours, theirs = recipe.to_dict(), base.to_dict()
-    kept = [("method", "name"), ("method", "conditioning")]
-    kept += [("tokenizer", key) for key in ours["tokenizer"]]
-    kept += [("network", key) for key in ours["network"] if key != "dropout"]
-    for section, key in kept:
-        mine, its = ours[section][key], theirs[section][key]
-        problem = f"is {mine!r}, but the model of {path} has {its!r}, which training cannot change"
-        require(mine == its, f"{section}.{key}", problem, "leave it out")
 
 
 def _prepare(
@@ -198,7 +145,7 @@ def _prepare(
             watcher.preparing,
             None if start is None else start.tokenizer,
             accept=partial(refuse_changes, folder, recipe),
-            least=_row_length(recipe) if recipe.data.rows == "packed" else 1,
+            least=row_length(recipe) if recipe.data.rows == "packed" else 1,
         )
         made.append(prepared)
 
@@ -223,7 +170,7 @@ def _unigram_bits(tokens: Shards) -> float:
 
 def _orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
     """The training rows in their order, and the validation rows if they fill one."""
-    options, length = recipe.training, _row_length(recipe)
+    options, length = recipe.training, row_length(recipe)
     rows = recipe.data.row_source(prepared.train, length)
     order = Order(rows, options.batch_size, options.seed)
     return order, _validation(recipe.data, prepared.valid, length, options.batch_size)

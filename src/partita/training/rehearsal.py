@@ -1,0 +1,65 @@
+"""Before a run: does everything that its recipe asks for fit together?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from partita.errors import InputError, naming, require
+from partita.randomness import Noise
+from partita.recipe import Recipe
+from partita.samplers import sample
+
+
+def rehearse(recipe: Recipe) -> None:
+    """Everything that a recipe asks for, once, on a network of next to no size.
+
+    What does not fit together is found before anything is read or made, not at the first preview.
+    """
+    row_length(recipe)
+    _check_size(recipe)
+    network = replace(recipe.network, width=2, depth=1, heads=1, mlp_ratio=1.0, condition_width=2)
+    small: Any = recipe.method.build(network, 2)
+    try:
+        small.loss(torch.zeros(1, 1, dtype=torch.int64), Noise.for_batch(0, 1))
+    except TypeError as error:
+        raise InputError("method", f"has no loss with these options: {error}") from error
+    options = recipe.sampling.arguments()
+    if not isinstance(options.get("order", ""), str):  # the positions of a text of full length
+        del options["order"]
+    names = {"sampler": "sampling.sampler", "steps": "sampling.steps"}
+    with naming({name: f"sampling.options.{name}" for name in options} | names):
+        sample(small, 1, length=1, **options)
+
+
+def _check_size(recipe: Recipe) -> None:
+    """Refuse weights that the machine's memory does not hold, before any are made."""
+    with torch.device("meta"):
+        method = recipe.method.build(recipe.network, 2)
+    size = sum(parameter.numel() * parameter.itemsize for parameter in method.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    problem = f"its weights take {size >> 30} GiB, this machine has {memory >> 30}"
+    require(size <= memory, "network", problem, "choose a smaller network.width or network.depth")
+
+
+def row_length(recipe: Recipe) -> int:
+    """Tokens of a training row."""
+    length, most = recipe.training.length or recipe.network.length, recipe.network.length
+    problem = f"{length} is longer than the network's {most}"
+    require(length <= most, "training.length", problem, "give less, or a larger network.length")
+    return length
+
+
+def refuse_contradictions(recipe: Recipe, base: Recipe, path: str) -> None:
+    """A model that is trained further keeps its method, its network and its tokenizer."""
+    ours, theirs = recipe.to_dict(), base.to_dict()
+    kept = [("method", "name"), ("method", "conditioning")]
+    kept += [("tokenizer", key) for key in ours["tokenizer"]]
+    kept += [("network", key) for key in ours["network"] if key != "dropout"]
+    for section, key in kept:
+        mine, its = ours[section][key], theirs[section][key]
+        problem = f"is {mine!r}, but the model of {path} has {its!r}, which training cannot change"
+        require(mine == its, f"{section}.{key}", problem, "leave it out")
