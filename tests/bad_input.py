@@ -18,7 +18,7 @@ from partita.methods import AR, MD4, MDLM
 from partita.methods.corruption import Rate
 from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
-from partita.networks.transformer import TransformerOptions
+from partita.networks.options import TransformerOptions
 from partita.randomness import Noise
 from partita.samplers import Guided, Prompt, sample
 from partita.samplers.options import SamplingOptions

@@ -12,7 +12,7 @@ from scipy import stats
 from partita.data.batches import InMemory, Order, Packed, Padded
 from partita.data.shards import Shards, ShardWriter
 from partita.errors import InputError
-from partita.networks.attention import DENSE
+from partita.networks.layouts import DENSE
 from partita.randomness import permuted
 
 

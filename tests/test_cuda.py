@@ -8,8 +8,16 @@ import pytest
 import torch
 
 from partita.evaluation.likelihood import nelbo
-from partita.methods import AR, MDLM
-from partita.networks import CausalTransformer, Dense, Segments, Transformer, TransformerConfig
+from partita.methods import AR, MDLM, PGM
+from partita.networks import (
+    CausalTransformer,
+    DecoderOptions,
+    Dense,
+    PartitionTransformer,
+    Segments,
+    Transformer,
+    TransformerConfig,
+)
 from partita.networks.attention import attend
 from partita.randomness import Noise, Purpose
 from partita.samplers import SAMPLERS, Prompt, sample
@@ -52,6 +60,68 @@ def test_swapped_keys_read_the_other_segment():
     oracle = attend(query.float(), key_parts.float(), value_parts.float(), other)
     ours = attend(query, key_parts, value_parts, other).float()
     torch.testing.assert_close(ours, oracle, atol=2e-2, rtol=2e-2)
+
+
+def partition_network(**options):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCAB, "length": 96, "width": 128, "depth": 4, "heads": 2}
+    network = PartitionTransformer(TransformerConfig(**sizes | options)).cuda()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return network
+
+
+def partition(rows=6, length=96):
+    """Tokens and groups of all shares, an empty group among them."""
+    torch.manual_seed(1)
+    tokens = torch.randint(VOCAB, (rows, length), device="cuda")
+    share = torch.linspace(0, 1, rows, device="cuda")[:, None]
+    return tokens, torch.rand(rows, length, device="cuda") < share
+
+
+def both_in_rows(network, tokens, groups, **options):
+    logits, queries = network.both(tokens, groups, **options)
+    return logits.new_zeros(*tokens.shape, VOCAB).index_put(tuple(queries), logits).float()
+
+
+@pytest.mark.parametrize("queries", ["positions", "logsumexp"])
+def test_packed_partitions_equal_masked_ones(queries):
+    """In float32 by padding; in bfloat16 by the variable-length kernel, with its rounding."""
+    network = partition_network(decoder=DecoderOptions(queries=queries))
+    tokens, groups = partition()
+    oracle = both_in_rows(network, tokens, groups, packed=False)
+    exact = both_in_rows(network, tokens, groups)
+    torch.testing.assert_close(exact, oracle, atol=2e-4, rtol=1e-3)  # sums in another order
+    with torch.autocast("cuda", torch.bfloat16):
+        rounded = both_in_rows(network, tokens, groups)
+    torch.testing.assert_close(rounded, oracle, atol=0.05 * float(oracle.abs().max()), rtol=0.05)
+
+
+def test_partition_gradients_in_bfloat16():
+    network = partition_network()
+    tokens, groups = partition()
+    gradients = {}
+    for packed in (True, False):
+        network.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            logits, queries = network.both(tokens, groups, packed=packed)
+            target = tokens[queries.rows, queries.positions]
+        torch.nn.functional.cross_entropy(logits.float(), target).backward()
+        gradients[packed] = {name: p.grad.clone() for name, p in network.named_parameters()}
+    for name, gradient in gradients[True].items():
+        scale = float(gradients[False][name].norm())
+        assert float((gradient - gradients[False][name]).norm()) <= 0.05 * scale, name
+
+
+@pytest.mark.parametrize("sampler", ["ancestral", "ordered", "confidence", "first-hitting"])
+def test_partition_samples_from_an_empty_canvas(sampler):
+    model = PGM(partition_network(length=LENGTH))
+    options = {} if sampler == "first-hitting" else {"steps": 5}
+    with torch.autocast("cuda", torch.bfloat16):
+        drawn = sample(model, 3, sampler=sampler, seed=1, **options)
+    assert drawn.is_cuda
+    assert drawn.shape == (3, LENGTH)
+    assert int(drawn.max()) < VOCAB
 
 
 def documents(rows, length):

@@ -11,7 +11,8 @@ from partita.errors import InputError
 from partita.methods import AR, MD4, MDLM
 from partita.methods.corruption import Corruption
 from partita.networks import CausalTransformer, Dense, Segments, Transformer, TransformerConfig
-from partita.networks.attention import DENSE, attend
+from partita.networks.attention import attend
+from partita.networks.layouts import DENSE
 from partita.randomness import Noise
 
 VOCAB, LENGTH, WIDTH = 10, 12, 16

@@ -1,8 +1,8 @@
 """Every command and program that README and docs show is run, page by page, from top to bottom.
 
 Files that the pages speak of are small, and `partita train` gets small sizes where a page gives
-none. Commands that end in "# needs ..." want machines that a test does not have; their options are
-checked all the same.
+none. Commands that end in "# needs ..." want machines or downloads that a test does not have; their
+options are checked all the same.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from partita.commands import main
-from partita.commands.train import options
+from partita.commands import main, module_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -98,7 +97,8 @@ def test_everything_that_a_page_shows_works(page, tmp_path, monkeypatch):
             (tmp_path / title[1]).write_text(body)
     for command in commands(page):
         if "# needs" in command:
-            options(shlex.split(command.split(" train ")[1], comments=True))
+            verb, *words = re.split(r"\bpartita ", command, maxsplit=1)[1].split(" ", 1)
+            module_of(verb).options(shlex.split(" ".join(words), comments=True))
         else:
             execute(command, tmp_path)
     # The programs of a page are one: later ones use names of earlier ones.
@@ -113,6 +113,7 @@ def test_the_pages_show_commands_and_mark_those_that_need_machines():
     shown = [command for page in PAGES for command in commands(page)]
     verbs = {command.split()[1] for command in shown if command.startswith("partita ")}
     assert {"train", "sample", "infill", "score", "eval", "info", "prepare", "export"} <= verbs
+    assert "import" in verbs
     many = [command for command in shown if "--nnodes" in command or "per-node 8" in command]
     assert many
     assert all("# needs" in command for command in many)

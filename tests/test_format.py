@@ -26,7 +26,7 @@ from partita.hub import checkpoints, format
 from partita.hub.find import find
 from partita.hub.text_model import TextModel, load
 from partita.methods.options import MethodOptions
-from partita.networks.transformer import TransformerOptions
+from partita.networks.options import TransformerOptions
 from partita.recipe import Recipe
 from partita.samplers.options import SamplingOptions
 

@@ -39,7 +39,7 @@ from partita.files import sha256
 from partita.hub import checkpoints, format
 from partita.hub.text_model import TextModel, load
 from partita.methods.options import MethodOptions
-from partita.networks.transformer import TransformerOptions
+from partita.networks.options import TransformerOptions
 from partita.recipe import Recipe
 from partita.training.distribution import World
 from partita.training.engine import Engine

@@ -124,7 +124,7 @@ def test_a_tokenizer_survives_its_description(tokenizer):
     [
         (lambda path: prepare(Corpus(path), path.parent, PrepareOptions("gpt9")), "tokenizer"),
         (lambda path: prepare(Corpus(path), path.parent, PrepareOptions(str(path))), "tokenizer"),
-        (lambda path: prepare(Corpus(path), path.parent, PrepareOptions("text8")), "text"),
+        (lambda path: prepare(Corpus(path), path.parent, PrepareOptions("text8")), "documents"),
         (lambda _: PrepareOptions(valid=1.0), "valid"),
         (lambda _: PrepareOptions(vocab_size=3), "vocab_size"),
         (lambda path: Prepared.open(path.parent), "folder"),

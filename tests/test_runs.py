@@ -19,7 +19,7 @@ from partita.data.options import DataOptions, TokenizerOptions
 from partita.errors import InputError
 from partita.hub import checkpoints
 from partita.methods.options import MethodOptions
-from partita.networks.transformer import TransformerOptions
+from partita.networks.options import TransformerOptions
 from partita.recipe import Recipe
 from partita.training.options import RunOptions, TrainingOptions
 from partita.training.runner import Watcher, default_folder, run_recipe

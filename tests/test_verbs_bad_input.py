@@ -24,10 +24,15 @@ import huggingface_hub
 import pytest
 
 from partita import load
-from partita.commands import VERBS, main
+from partita.commands import VERBS, main, module_of
 
 UNKNOWN = "is not in the tokenizer's alphabet; leave it out; a model trained with bytes or bpe"
-GREEK, NEWLINE = f"the character 'Ω' {UNKNOWN}", f"the character '\\n' {UNKNOWN}"
+GREEK = f"the character 'Ω' {UNKNOWN}"
+NEWLINE = (
+    "data.documents: 'paragraph' ends documents with line breaks, which text8 does not have; "
+    "give --data.documents file"
+)
+NO_DECODER = "but the network of MDLM has no decoder; leave it out, or use pgm"
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
 PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
 TRAIN = f"train notes.txt {SIZES} {PACE}"
@@ -169,7 +174,7 @@ TABLE: dict[str, dict[str, str]] = {
             "tokenizer.name: 'nobody/nothing' is no file here, and as a name on the hub: "
         ),
         "notes.txt --tokenizer.name notes.txt": "tokenizer.name: notes.txt: this is no tokenizer",
-        "notes.txt --tokenizer.name text8 --data.cache new/cache": f"tokenizer.name: {NEWLINE}",
+        "notes.txt --tokenizer.name text8 --data.cache new/cache": NEWLINE,
         "notes.txt --tokenizer.vocab_size 9": "tokenizer.vocab_size: must be at least 256, got 9",
         "notes.txt --tokenizer.vocab_size 9e9": "tokenizer.vocab_size: must be a whole number, ",
         "notes.txt --tokenizer.vocab_size 99999999999": "tokenizer.vocab_size: must be at most ",
@@ -355,6 +360,29 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm new --push 'two words'": "--push: Repo id must use ",
         "mdlm new more": "'more': is one word too many; partita export --help",
     },
+    "import": {  # and, with files to import, tests/test_import_bad_input.py
+        "": "file, out: must be given; partita import --help",
+        "nowhere.ckpt new": "file: nowhere.ckpt does not exist; check the name, or give hf:",
+        "notes.txt mdlm": "out: mdlm exists already; choose another folder",
+        "notes.txt new --weights best": "--weights: unknown name 'best'; known: auto, ema, raw",
+        "notes.txt new --heads 0": "--heads: must be at least 1, got 0",
+    },
+    "bench": {
+        "sleeping": "subjects: unknown name 'sleeping'; known: sampling, training",
+        "--turns 0": "--turns: must be at least 1, got 0",
+        "--steps 0": "--steps: must be at least 1, got 0",
+        "--batch_size 0": "--batch_size: must be at least 1, got 0",
+        "--vocabulary 1": "--vocabulary: must be at least 2, got 1",
+        "--lengths []": "--lengths: is empty; give at least one",
+        "--lengths [0]": "--lengths: must be at least 1, got 0",
+        "--lengths 512": "--lengths: must be a list, such as [512,2048], got '512'",
+        "--threads 0": "--threads: must be at least 1, got 0",
+        "--device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+        "--network.heads 3": "network.heads: width 256 must be an even multiple of heads 3",
+        "--network.decoder.depth 12": "network.decoder.depth: 12 of 12 blocks leave none for the",
+        "--out notes.txt/speed.json": "--out: notes.txt is no folder; choose another place",
+        "--out hollow": "--out: hollow is a folder; name a file",
+    },
 }
 
 # The same for `train`, whose sections have a flag and a place in a YAML file for every key.
@@ -392,7 +420,17 @@ RECIPES = {
     "--network.mlp_ratio 0": "network.mlp_ratio: must be a positive, finite number, got 0",
     "--network.mlp_ratio .nan": "network.mlp_ratio: must be a positive, finite number, got nan",
     "--network.mlp_ratio 0.01": "network.mlp_ratio: 0.01 times width 16 is no channel; give more",
-    "--network.norm batch": "network.norm: unknown name 'batch'; known: layer, rms",
+    "--network.norm batch": "network.norm: unknown name 'batch'; known: affine, layer, rms",
+    "--network.decoder.depth 1": f"network.decoder.depth: is 1, {NO_DECODER}",
+    "--network.decoder.queries mean": f"network.decoder.queries: is 'mean', {NO_DECODER}",
+    "--network.decoder.queries max": "network.decoder.queries: unknown name 'max'; known: positio",
+    "--network.decoder.process cube": "network.decoder.process: unknown name 'cube'; known: linear",
+    "--network.decoder.width 0": "network.decoder.width: must be at least 1, got 0",
+    "--network.decoder.depht 2": "--network.decoder.depht: unknown option; did you mean --network.",
+    "--network.decoder some": "network.decoder: is a section with keys of its own; write --network",
+    "--method.name pgm --network.decoder.depth 1": "network.decoder.depth: 1 of 1 blocks leave no",
+    "--method.name pgm --network.decoder.width 7": "network.decoder.width: width 7 must be an even",
+    "--method.name pgm --method.conditioning time": "method.conditioning: is 'time', but the two ",
     "--network.dropout 2": "network.dropout: must be in [0, 1), got 2",
     "--network.rotary_base -1": "network.rotary_base: must be a positive, finite number, got -1",
     "--network.condition_width 0": "network.condition_width: must be at least 1, got 0",
@@ -458,7 +496,7 @@ RECIPES = {
     "--data.cache notes.txt/cache": "data.cache: notes.txt is no folder, so notes.txt/cache can",
     "--data.cache ''": "data.cache: is empty; name a folder",
     "--tokenizer.name gpt9": "tokenizer.name: unknown name 'gpt9'; known: bpe, bytes, ",
-    "--tokenizer.name text8": f"tokenizer.name: {NEWLINE}",
+    "--tokenizer.name text8": NEWLINE,
     "--tokenizer.vocab_size 9": "tokenizer.vocab_size: must be at least 256, got 9",
     "--out notes.txt": "--out: notes.txt is no folder; choose another place",
     "--out notes.txt/run": "--out: notes.txt is no folder, so notes.txt/run cannot be made; choo",
@@ -857,7 +895,7 @@ def test_every_example_of_the_help_parses(verb, familiar, monkeypatch, capsys):
         before, found, words = command.partition(f"partita {verb}")
         assert found, example
         assert before in ("", "torchrun --nproc-per-node 8 -m "), example
-        module = importlib.import_module(f"partita.commands.{verb}")
+        module = module_of(verb)
         assert module.options(shlex.split(words)) is not None
 
 

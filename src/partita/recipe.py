@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from partita.data.options import DataOptions, TokenizerOptions
 from partita.errors import InputError, require
 from partita.methods.options import MethodOptions
-from partita.networks.transformer import TransformerOptions
+from partita.networks.options import TransformerOptions
 from partita.samplers.options import SamplingOptions
 from partita.training.options import DEFAULT_STEPS, RunOptions, TrainingOptions
 

@@ -13,7 +13,7 @@ import torch
 from partita.methods.corruption import Discrete, Rate
 from partita.methods.masked import marginal, posterior, reverse, states, weighted_cross_entropy
 from partita.methods.mdlm import subs
-from partita.networks.transformer import Queries
+from partita.networks.base import Queries
 from partita.samplers.categorical import kept_by_top_p
 from partita.schedules import discretise, make_schedule
 from partita.schedules.formulas import Linear

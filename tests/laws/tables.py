@@ -13,9 +13,10 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from partita.methods import MD4, MDLM
+from partita.methods import MD4, MDLM, PGM
 from partita.methods.masked import reverse
 from partita.networks import Queries
+from partita.networks.layouts import DENSE
 
 VOCAB = 3
 MASK = VOCAB
@@ -51,9 +52,38 @@ class TableNetwork(nn.Module):
         return logits
 
 
-def state_index(tokens: Tensor) -> Tensor:
-    """The number of a state in base VOCAB + 1."""
-    powers = (VOCAB + 1) ** torch.arange(tokens.shape[-1])
+class TablePartitionNetwork(nn.Module):
+    """The same look-up for partitions: what is not revealed is looked up as a mask.
+
+    The network itself has no mask: neither an input id nor a logit.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.table = nn.Parameter(logits)
+        _, length, size = logits.shape
+        self.config = TableConfig(length=length, vocab_size=size, outputs=size, time=False)
+
+    def forward(self, tokens, revealed, *, queries: Queries, scalar=None, label=None, layout=DENSE):  # noqa: ARG002
+        size = self.config.vocab_size
+        state = state_index(torch.where(revealed, tokens, size), size)
+        return self.table[state[queries.rows], queries.positions]
+
+    def both(self, tokens, groups, *, real=None, scalar=None, label=None, layout=DENSE):  # noqa: ARG002
+        """Two look-ups. Group 0 comes first: the order of the answers is the network's choice."""
+        real = torch.ones_like(groups) if real is None else real
+        halves = [~groups & real, groups & real]
+        asked = [Queries(*half.nonzero(as_tuple=True)) for half in halves]
+        answers = [
+            self(tokens, seen, queries=queries)
+            for seen, queries in zip(reversed(halves), asked, strict=True)
+        ]
+        return torch.cat(answers), Queries(*map(torch.cat, zip(*asked, strict=True)))
+
+
+def state_index(tokens: Tensor, size: int = VOCAB) -> Tensor:
+    """The number of a state in base `size` + 1."""
+    powers = (size + 1) ** torch.arange(tokens.shape[-1])
     return (tokens * powers).sum(-1)
 
 
@@ -98,6 +128,10 @@ def table_mdlm(logits: Tensor, **options) -> MDLM:
 
 def table_md4(logits: Tensor, drift: float = 0.7, **options) -> MD4:
     return MD4(TableNetwork(logits, drift), mask_id=MASK, **options)
+
+
+def table_pgm(logits: Tensor, **options) -> PGM:
+    return PGM(TablePartitionNetwork(logits), **options)
 
 
 def mean_prediction(method, states: Tensor, time: float) -> Tensor:

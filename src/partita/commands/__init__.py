@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from partita import __version__
 from partita.errors import InputError
@@ -23,8 +24,11 @@ VERBS = {
     "info": "what a run, checkpoint or model is made of",
     "methods": "list methods, samplers, schedules and laws",
     "prepare": "turn text files into tokens on disk (train does it by itself)",
+    "bench": "how fast sampling and training are on this machine",
     "export": "a folder for sharing, or for the hub (--push)",
+    "import": "a model folder out of a published checkpoint of MDLM, PGM or SDTT",
 }
+_MODULES = {"import": "import_model"}  # where the verb cannot be the module's name
 USAGE_ERROR = 2
 _FULL = "make room, then give the same command again"
 _CLOSED = "choose another place, or change its permissions"
@@ -59,6 +63,11 @@ def overview() -> str:
     )
 
 
+def module_of(verb: str) -> ModuleType:
+    """The module of a verb: it has `options(words)` and `run(words)`."""
+    return importlib.import_module(f"partita.commands.{_MODULES.get(verb, verb)}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Bad input is one message on standard error and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -77,8 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Before torch is loaded: threads that wait shall sleep, not spin. On a machine that does
         # something else besides, spinning costs an order of magnitude.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        module = importlib.import_module(f"partita.commands.{words[0]}")
-        code: int = module.run(words[1:]) or 0
+        code: int = module_of(words[0]).run(words[1:]) or 0
     except InputError as error:
         # Of many processes, which find the same fault, one speaks.
         return _refused(error) if os.environ.get("RANK", "0") == "0" else USAGE_ERROR

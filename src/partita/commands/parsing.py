@@ -235,4 +235,6 @@ def _described(kind: object) -> str:
         return known[kind]
     if get_origin(kind) is dict:
         return "keys and values, such as {steps: 64}"
+    if get_origin(kind) is list:
+        return "a list, such as [512,2048]"
     return " or ".join(map(_described, get_args(kind))) or str(kind)

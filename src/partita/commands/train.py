@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
@@ -108,12 +108,19 @@ def _sections_of(start: str) -> dict[str, object]:
     folder = find(start)
     format.verify(folder)
     recipe = Recipe.from_dict(format.read_json(folder / format.CONFIG).get("recipe", {}))
-    kept = ("method", "network", "tokenizer", "sampling")
     return {
-        f"{section}.{key}": value
-        for section in kept
-        for key, value in vars(getattr(recipe, section)).items()
+        key: value
+        for section in ("method", "network", "tokenizer", "sampling")
+        for key, value in _flat(section, getattr(recipe, section)).items()
     }
+
+
+def _flat(name: str, value: object) -> dict[str, object]:
+    """The keys of a section and of those inside it, with their values."""
+    if not is_dataclass(value):
+        return {name: value}
+    parts = [_flat(f"{name}.{key}", inside) for key, inside in vars(value).items()]
+    return {key: inside for part in parts for key, inside in part.items()}
 
 
 def run(words: Sequence[str]) -> int:

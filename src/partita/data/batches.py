@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.errors import InputError, require
-from partita.networks.attention import DENSE, Layout, Segments
+from partita.networks.layouts import DENSE, Layout, Segments
 from partita.randomness import Noise, Purpose, permuted
 from partita.registry import Registry
 

@@ -160,16 +160,22 @@ def prepare(
 def make_tokenizer(corpus: Corpus, options: PrepareOptions, file: Path | None) -> Tokenizer:
     """The tokenizer in the file; without one "bpe" and "characters" look at the corpus first."""
     if file is not None:
-        return _read_tokenizer(file)
+        return read_tokenizer(file)
     if options.tokenizer == "characters":
         everything = (piece.text for piece in corpus.pieces())
         return CharacterTokenizer.train([SEPARATORS[corpus.documents], *map(_distinct, everything)])
     if options.tokenizer == "bpe":
         return BPETokenizer.train(_sample(corpus), options.vocab_size)
-    return CharacterTokenizer() if options.tokenizer == "text8" else ByteTokenizer()
+    if options.tokenizer == "text8":
+        problem = f"{corpus.documents!r} ends documents with line breaks, which text8 does not have"
+        separated = not SEPARATORS[corpus.documents]
+        require(separated, "documents", problem, "give --data.documents file")
+        return CharacterTokenizer()
+    return ByteTokenizer()
 
 
-def _read_tokenizer(file: Path) -> Tokenizer:
+def read_tokenizer(file: Path) -> Tokenizer:
+    """A tokenizer from a file: one of ours, or any `tokenizer.json`."""
     with reading(file, "tokenizer"):
         data = file.read_bytes()
     try:

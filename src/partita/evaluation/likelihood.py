@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -18,7 +19,8 @@ from partita.methods.base import Denoiser, Loss, check_tokens
 from partita.methods.corruption import Law, make_law
 from partita.methods.masked import prior_nats, reconstruction_nats
 from partita.methods.masked_method import MaskedMethod
-from partita.networks.attention import DENSE, Layout, Segments
+from partita.methods.pgm import PartitionMethod
+from partita.networks.layouts import DENSE, Layout, Segments
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
 from partita.schedules import Schedule
@@ -71,6 +73,7 @@ def nelbo(
     seed: int = 0,
     valid: Bool[Tensor, "N L"] | None = None,
     label: int | Int64[Tensor, "N"] | None = None,
+    groups: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Estimate:
     """The negative evidence lower bound of some sequences; for AR the exact value, without error.
@@ -78,6 +81,8 @@ def nelbo(
     Each replicate visits every sequence once with one low-discrepancy set of times; replicates
     are independent, so their spread gives the standard error. The law is "continuous", "discrete"
     or "subset" (or such an object): the method's own, if that is a bound, unless another is given.
+    A partition method (pgm, mdlm-complementary) predicts both groups of each partition, which
+    lowers the error; `groups=1` predicts one, as MDLM does. Both estimate the same bound.
     Tokens that are not `valid` are padding: they do not count, and no other token reads them.
     `progress` is told how much of the work is done, from 0 to 1.
     """
@@ -92,6 +97,13 @@ def nelbo(
     else:
         require_int(replicates, "replicates", 2)
         passes, laws = replicates, {"law": _bound_law(method, law)}
+    more: dict[str, Any] = {}
+    if groups is not None:
+        partitions = isinstance(method, PartitionMethod)
+        require(
+            partitions, "groups", f"{type(method).__name__} makes no partitions", "leave it out"
+        )
+        more = {"groups": groups}
     totals = torch.zeros(passes, dtype=torch.float64)
     with evaluating(method), torch.no_grad():
         for step in range(passes):
@@ -103,8 +115,9 @@ def nelbo(
                     batch=len(tokens),
                     valid=v,
                     label=c,
-                    layout=_apart(v),
+                    layout=_apart(v) if getattr(method, "reads_padding", True) else DENSE,
                     **laws,
+                    **more,
                 )
                 totals[step] += _nats(loss)
                 if progress is not None:
@@ -150,8 +163,9 @@ def bound_ends(method: nn.Module, law: Law | None = None) -> float:
     """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
     if not isinstance(method, MaskedMethod):
         return 0.0
-    schedule = getattr(law or method.bound_law, "schedule", None)
-    if not isinstance(schedule, Schedule):
+    law = law or method.bound_law
+    schedule = getattr(law, "schedule", None)
+    if not law.timed or not isinstance(schedule, Schedule):  # without a time there are no ends
         return 0.0
     vocabulary = method.network.config.outputs
     if method.mask_id < vocabulary:

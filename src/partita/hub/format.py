@@ -128,7 +128,8 @@ def _refuse_files(folder: Path) -> None:
         raise InputError(
             "model",
             f"{folder} is no folder of safetensors and JSON",
-            "pickled weights are never read: they can run code",
+            "pickled weights are never read: they can run code; "
+            "partita import makes a model of published ones",
         )
     raise InputError(
         "model", f"{folder} does not exist", "name a run folder, a model folder or a hub id"

@@ -13,6 +13,21 @@ The subset law follows from the continuous one by integrating t out: exactly k o
 hidden with density C(L, k) (1 - alpha)^k alpha^(L-k), and the integral of that times
 -alpha'/(1 - alpha) over t is C(L, k) B(k, L - k + 1) = 1/k, whatever the schedule. It needs a
 network that is not told the time, and its weights are bounded by L.
+
+A partition (PGM) takes the visible tokens for hidden ones too, with the hidden ones visible. The
+complementary sequence is hidden with probability alpha_t, and each law has the weight by which
+that is a bound of its own:
+
+    continuous   -alpha'_t / alpha_t
+    discrete     t_i on the T + 1 points of the grid, T (alpha_i - alpha_{i+1}) / alpha_i for the
+                 visible tokens, T (alpha_{i-1} - alpha_i) / (1 - alpha_i) for the hidden ones
+    subset       k on 0..L, L / (L-k) for the visible tokens, L / k for the hidden ones
+    unweighted   1
+    rate         the weight at 1 - t, as the paper writes it: no bound
+
+The two ends, where one of the groups is empty, have half the probability of the points between
+them and twice the weight. The weights of a sequence's tokens then always sum to 2 L under
+"subset", so that tokens which all cost the same leave no variance.
 """
 
 from __future__ import annotations
@@ -42,6 +57,14 @@ class Corruption:
     times: Float[Tensor, "B"] | None
 
 
+@dataclass(frozen=True)
+class Partition:
+    """Two groups of tokens (true for group 1), and the weight of each token in its group."""
+
+    groups: Bool[Tensor, "B L"]
+    weights: Float[Tensor, "B L"]
+
+
 @runtime_checkable
 class Law(Protocol):
     """How tokens are hidden."""
@@ -58,6 +81,17 @@ class Law(Protocol):
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
         """Hide some of the valid tokens."""
+        ...
+
+
+@runtime_checkable
+class PartitionLaw(Law, Protocol):
+    """A law that can weigh the visible tokens as well."""
+
+    def partition(
+        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Partition:
+        """Divide the valid tokens: group 1 is hidden from group 0, and group 0 from group 1."""
         ...
 
 
@@ -85,6 +119,31 @@ def _uniforms(valid: Tensor, noise: Noise, step: int) -> Tensor:
     return noise.uniform(Purpose.MASK, step, positions)
 
 
+def _ranks(valid: Tensor, noise: Noise, step: int) -> Tensor:
+    """The places of each row's valid tokens in a random order."""
+    keys = _uniforms(valid, noise, step).masked_fill(~valid, torch.inf)
+    return keys.argsort(-1).argsort(-1)
+
+
+def weighed(
+    groups: Bool[Tensor, "B L"],
+    hidden: Float[Tensor, "B"],
+    visible: Float[Tensor, "B"],
+    valid: Bool[Tensor, "B L"],
+) -> Partition:
+    """A partition with one weight for each row's group 1 and one for its group 0.
+
+    The weight of an empty group may be infinite; what nobody has does not matter.
+    """
+    weights = torch.where(groups, hidden[:, None], visible[:, None])
+    return Partition(groups, torch.where(valid, weights, 0))
+
+
+def _doubled_ends(index: Tensor, last: Tensor | int) -> Tensor:
+    """2 at 0 and at the last point, 1 between: what makes up for half the probability."""
+    return torch.where((index == 0) | (index == last), 2.0, 1.0).to(index.dtype)
+
+
 def _positive_time(time: Tensor) -> Tensor:
     """[0, 1) mirrored to (0, 1]: the weight at t = 0 is infinite, on an event of probability 0."""
     return 1 - time
@@ -103,6 +162,17 @@ class Continuous:
         t = _positive_time(even_times(noise, step, batch))
         masked = hide_independently(self.schedule.one_minus_alpha(t), valid, noise, step)
         return Corruption(masked, self.schedule.weight(t)[:, None].expand(valid.shape), t)
+
+    def partition(
+        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Partition:
+        t = _positive_time(even_times(noise, step, batch))
+        groups = hide_independently(self.schedule.one_minus_alpha(t), valid, noise, step)
+        return weighed(groups, *self.weights(t), valid)
+
+    def weights(self, t: Float[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+        """-alpha' / (1 - alpha) of hidden tokens, -alpha' / alpha of visible ones."""
+        return self.schedule.weight(t), self.schedule.complement_weight(t)
 
 
 @LAWS.register("discrete")
@@ -129,6 +199,29 @@ class Discrete:
         s, end = (bin_number - 1) / self.steps, bin_number / self.steps
         return (self.steps * self.schedule.reveal_probability(s, end)).to(t.dtype)
 
+    def partition(
+        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Partition:
+        index = torch.floor(even_times(noise, step, batch) * self.steps + 0.5)
+        hidden = self.schedule.one_minus_alpha(index / self.steps)
+        groups = hide_independently(hidden, valid, noise, step)
+        return weighed(groups, *self.partition_weights(index), valid)
+
+    def partition_weights(
+        self, index: Float[Tensor, "B"]
+    ) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+        """Weights of hidden and of visible tokens at t = index / T, the ends' doubled."""
+        t = index.double() / self.steps
+        before, after = (index - 1).clamp(min=0) / self.steps, (index + 1) / self.steps
+        alpha, hidden = self.schedule.alpha(t), self.schedule.one_minus_alpha(t)
+        gone = self.schedule.decrease(before, t) / hidden
+        to_come = self.schedule.decrease(t, after.clamp(max=1)) / alpha
+        count = self.steps * _doubled_ends(index, self.steps)
+        return (
+            torch.where(index > 0, count * gone, 0),
+            torch.where(index < self.steps, count * to_come, 0),
+        )
+
 
 @LAWS.register("subset")
 @dataclass(frozen=True)
@@ -143,11 +236,19 @@ class Subset:
         tokens = valid.sum(-1)
         share = even_times(noise, step, batch)
         count = torch.minimum(torch.floor(share * tokens) + 1, tokens)
-        keys = _uniforms(valid, noise, step).masked_fill(~valid, torch.inf)
-        rank = keys.argsort(-1).argsort(-1)
         weight = tokens / count.clamp(min=1)  # a row of padding alone hides nothing
-        masked = (rank < count[:, None]) & valid
+        masked = (_ranks(valid, noise, step) < count[:, None]) & valid
         return Corruption(masked, weight[:, None].expand(valid.shape), None)
+
+    def partition(
+        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Partition:
+        tokens = valid.sum(-1)
+        share = even_times(noise, step, batch)
+        count = torch.floor(share * tokens + 0.5)
+        groups = (_ranks(valid, noise, step) < count[:, None]) & valid
+        total = tokens * _doubled_ends(count, tokens)
+        return weighed(groups, total / count, total / (tokens - count), valid)
 
 
 @LAWS.register("rate")
@@ -166,11 +267,21 @@ class Rate:
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
         t = _positive_time(even_times(noise, step, batch))
+        masked = hide_independently(self._rate(t), valid, noise, step)
+        return Corruption(masked, self.weight(t)[:, None].expand(valid.shape), t)
+
+    def partition(
+        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Partition:
+        t = _positive_time(even_times(noise, step, batch))
+        groups = hide_independently(self._rate(t), valid, noise, step)
+        return weighed(groups, self.weight(t), self.weight(1 - t), valid)
+
+    def _rate(self, t: Tensor) -> Tensor:
         rate = self.rate or (self.schedule.one_minus_alpha if self.schedule else None)
         if rate is None:
             raise InputError("law", "'rate' needs a schedule or a rate function")
-        masked = hide_independently(rate(t), valid, noise, step)
-        return Corruption(masked, self.weight(t)[:, None].expand(valid.shape), t)
+        return rate(t)
 
 
 @LAWS.register("unweighted")

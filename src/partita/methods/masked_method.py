@@ -16,9 +16,10 @@ from partita.errors import InputError, require
 from partita.methods.base import Loss, check_tokens
 from partita.methods.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.methods.masked import weighted_cross_entropy
-from partita.networks.attention import DENSE, Layout
 from partita.networks.base import Network, Queries
-from partita.networks.transformer import Transformer, TransformerConfig, TransformerOptions
+from partita.networks.layouts import DENSE, Layout
+from partita.networks.options import TransformerConfig, TransformerOptions, refuse_decoder
+from partita.networks.transformer import Transformer
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
@@ -37,6 +38,7 @@ class MaskedMethod(nn.Module, ABC):
     default_law: ClassVar[str]
     default_conditioning: ClassVar[str]
     predicts_real_tokens_alone: ClassVar[bool] = False
+    reads_padding: ClassVar[bool] = True  # unless a layout keeps it apart
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class MaskedMethod(nn.Module, ABC):
         super().__init__()
         require(isinstance(network, Network), "network", f"{type(network).__name__} is no network")
         self.network = network
-        self.mask_id = network.config.vocab_size - 1 if mask_id is None else mask_id
+        self.mask_id = self._default_mask_id() if mask_id is None else mask_id
         self.schedule = make_schedule(schedule or self.default_schedule)
         self.law = make_law(law or self.default_law, self.schedule, **law_options)
         self.conditioning = conditioning or self.default_conditioning
@@ -77,19 +79,25 @@ class MaskedMethod(nn.Module, ABC):
     ) -> MaskedMethod:
         """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
         told = conditioning or cls.default_conditioning
-        config = TransformerConfig(
-            **vars(network),
-            vocab_size=tokens + 1,
-            output_size=tokens if cls.predicts_real_tokens_alone else None,
-            time=told != "none",
-        )
         return cls(
-            Transformer(config),
+            cls._new_network(network, tokens, told != "none"),  # type: ignore[arg-type]
             schedule=make_schedule(schedule or cls.default_schedule, **(schedule_options or {})),
             law=law,
             conditioning=told,
             **(law_options or {}),
         )
+
+    @classmethod
+    def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
+        refuse_decoder(options, cls.__name__)
+        outputs = tokens if cls.predicts_real_tokens_alone else None
+        config = TransformerConfig(
+            **vars(options), vocab_size=tokens + 1, output_size=outputs, time=timed
+        )
+        return Transformer(config)
+
+    def _default_mask_id(self) -> int:
+        return self.network.config.vocab_size - 1
 
     def _check_network(self) -> None:
         require(
@@ -207,13 +215,16 @@ class MaskedMethod(nn.Module, ABC):
         are never hidden and never count. `layout` says which tokens the network lets read which,
         for example `Segments.of_documents(ends)` where documents share a row (and its time).
         """
+        tokens, real = self._ready(tokens, valid)
+        drawn = (law or self.law).draw(real, noise, step, batch or tokens.shape[0])
+        return self.loss_under(tokens, drawn, real, label, layout=layout)
+
+    def _ready(self, tokens: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Tokens with the mask in place of padding, which may hold anything; which are real."""
         check_tokens(tokens, self, valid)
         if valid is None:
-            valid = torch.ones_like(tokens, dtype=torch.bool)
-        else:
-            tokens = torch.where(valid, tokens, self.mask_id)  # padding may hold anything
-        drawn = (law or self.law).draw(valid, noise, step, batch or tokens.shape[0])
-        return self.loss_under(tokens, drawn, valid, label, layout=layout)
+            return tokens, torch.ones_like(tokens, dtype=torch.bool)
+        return torch.where(valid, tokens, self.mask_id), valid
 
     def loss_under(
         self,

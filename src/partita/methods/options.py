@@ -9,7 +9,7 @@ from torch import nn
 from partita.errors import InputError, naming
 from partita.methods import METHODS
 from partita.methods.corruption import LAWS
-from partita.networks.transformer import TransformerOptions
+from partita.networks.options import TransformerOptions
 
 
 @dataclass(frozen=True)

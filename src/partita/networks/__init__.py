@@ -1,15 +1,20 @@
-"""Networks: tokens (and positions, times, labels) to logits."""
+"""Networks: tokens (and positions, groups, times, labels) to logits."""
 
-from partita.networks.attention import Dense, Layout, Segments
-from partita.networks.base import Network, Queries
+from partita.networks.base import Network, PartitionNetwork, Queries
 from partita.networks.causal import CausalTransformer
-from partita.networks.transformer import Transformer, TransformerConfig, TransformerOptions
+from partita.networks.layouts import Dense, Layout, Segments
+from partita.networks.options import DecoderOptions, TransformerConfig, TransformerOptions
+from partita.networks.partition import PartitionTransformer
+from partita.networks.transformer import Transformer
 
 __all__ = [
     "CausalTransformer",
+    "DecoderOptions",
     "Dense",
     "Layout",
     "Network",
+    "PartitionNetwork",
+    "PartitionTransformer",
     "Queries",
     "Segments",
     "Transformer",

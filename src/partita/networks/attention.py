@@ -1,112 +1,24 @@
 """The one attention module. Only attention knows how tokens are laid out in memory.
 
 Every other layer acts on single tokens `[..., width]`, so the same blocks run on a dense batch
-`[B, L, width]` and on packed tokens `[N, width]`. A layout says which queries read which keys:
-
-- `Dense`: a rectangular batch, with an optional boolean mask or causal order;
-- `Segments`: packed tokens; the queries of segment i read the keys of segment i. Queries and keys
-  have offsets of their own, so a segment may read another one's keys. A rectangular batch may be
-  cut into segments too (documents that share a row): offsets then count over its B*L tokens.
+`[B, L, width]` and on packed tokens `[N, width]`; which queries read which keys is the layout's
+word (`layouts.py`). Behind one function, `attend`, there are variable-length kernels for GPUs,
+and for CPUs whatever costs least.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.errors import require
 from partita.networks.layers import Rotary, rms_normalise
+from partita.networks.layouts import DENSE, Dense, Layout, Segments
 
-
-@dataclass(frozen=True)
-class Dense:
-    """A rectangular batch. `mask` is true where a query may read a key."""
-
-    mask: Bool[Tensor, "#B Lq Lk"] | None = None
-    causal: bool = False
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Packed tokens: segment i holds queries [q_i, q_{i+1}) and keys [k_i, k_{i+1})."""
-
-    query_offsets: Int[Tensor, "offsets"]
-    key_offsets: Int[Tensor, "offsets"]
-    max_queries: int
-    max_keys: int
-    causal: bool = False
-    within_rows: bool = False
-    """For rectangular batches: each segment reads its own tokens, and none crosses a row's end."""
-
-    @staticmethod
-    def of_lengths(lengths: Int[Tensor, "S"], causal: bool = False) -> Segments:
-        """Self-attention inside consecutive segments of the given lengths."""
-        offsets = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-        longest = int(lengths.max()) if lengths.numel() else 0
-        return Segments(offsets, offsets, longest, longest, causal)
-
-    @staticmethod
-    def of_documents(ends: Bool[Tensor, "B L"], longest: int | None = None) -> Segments:
-        """Documents that share the rows of a batch; `ends` is true at the last token of each.
-
-        The end of a row always ends a document. What follows the last real token of a row is
-        padding, a document of its own that no other one reads.
-
-        On a GPU this waits for the documents to be counted, and once more for the length of the
-        longest one unless an upper bound is given (the length of a row is one). A data loader
-        avoids both: it builds the layout on the CPU and moves it with `to`.
-        """
-        ends = ends.clone()
-        ends[:, -1:] = True
-        stops = ends.flatten().nonzero()[:, 0] + 1
-        offsets = F.pad(stops, (1, 0)).to(torch.int32)
-        if longest is None or not ends.is_cuda:
-            actual = int(offsets.diff().max()) if stops.numel() else 0
-            longest = actual if longest is None else longest
-            require(
-                longest >= actual,
-                "longest",
-                f"is {longest}, but a document has {actual} tokens",
-                "leave it out, or give the length of a row",
-            )
-        return Segments(offsets, offsets, longest, longest, within_rows=True)
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Segments:
-        """The same layout on another device."""
-        queries = self.query_offsets.to(device, non_blocking=non_blocking)
-        keys = self.key_offsets.to(device, non_blocking=non_blocking)
-        return replace(self, query_offsets=queries, key_offsets=keys)
-
-    def check(self, tokens: Int[Tensor, "*tokens"]) -> None:
-        """Refuse a layout that was made for other tokens."""
-        if self.query_offsets.is_cuda:  # looking at the values would wait for the GPU
-            return
-        held = int(self.query_offsets[-1])
-        require(
-            held == tokens.numel(),
-            "layout",
-            f"its segments hold {held} tokens, but there are {tokens.numel()}",
-        )
-
-    def segment_of_query(self) -> Int[Tensor, "N"]:
-        """The segment that each packed query belongs to."""
-        lengths = self.query_offsets.diff()
-        return torch.repeat_interleave(
-            torch.arange(lengths.numel(), device=lengths.device), lengths
-        )
-
-    def query_positions(self) -> Int[Tensor, "N"]:
-        """Where each packed query stands inside its segment."""
-        starts = self.query_offsets[:-1][self.segment_of_query()]
-        return torch.arange(starts.numel(), device=starts.device) - starts
-
-
-Layout = Dense | Segments
-DENSE = Dense()
+CALL_PAIRS = 2048  # what one more kernel call costs on a CPU, in pairs of a query and a key
 
 
 @dataclass
@@ -144,9 +56,13 @@ def attend(
             return _attend_rows(query, key, value, layout)
         packed = attend(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), layout)
         return packed.reshape(query.shape)
+    if query.numel() == 0 or key.numel() == 0:
+        return _nothing_read(query, key, value)
     if kernel:
         return _attend_varlen(query, key, value, layout)
-    return _attend_padded(query, key, value, layout)
+    if query.is_cuda:  # one call of fixed shape: counting segments would wait for the GPU
+        return _attend_padded(query, key, value, layout)
+    return _attend_on_cpu(query, key, value, layout)
 
 
 def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: Dense) -> Tensor:
@@ -202,13 +118,42 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: Segments) ->
     return _attend_dense(query, key, value, Dense(mask))
 
 
+def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
+    """Packed segments by the cheapest of three ways: no padding, padding, one call for each."""
+    queries, keys = layout.query_offsets.diff().tolist(), layout.key_offsets.diff().tolist()
+    count, most_queries, most_keys = len(queries), max(queries), max(keys)
+    if most_queries == min(queries) and most_keys == min(keys):
+        q, k, v = (x.reshape(count, -1, *x.shape[1:]) for x in (query, key, value))
+        return _attend_dense(q, k, v, Dense(causal=layout.causal)).flatten(0, 1)
+    pairs = sum(q * k for q, k in zip(queries, keys, strict=True))
+    if count * most_queries * most_keys <= pairs + count * CALL_PAIRS:
+        return _attend_padded(query, key, value, layout)
+    parts = torch.split(query, queries), torch.split(key, keys), torch.split(value, keys)
+    segments = zip(*parts, strict=True)
+    return torch.cat([_attend_segment(q, k, v, layout.causal) for q, k, v in segments])
+
+
+def _attend_segment(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    if query.numel() == 0 or key.numel() == 0:
+        return _nothing_read(query, key, value)
+    return _attend_dense(query[None], key[None], value[None], Dense(causal=causal))[0]
+
+
+def _nothing_read(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Zeros that hang on everything: each parameter has a gradient in each process."""
+    return torch.zeros_like(query) + 0 * (query.sum() + key.sum() + value.sum())
+
+
 def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
-    """Packed segments as a padded dense batch: the path for CPUs and for float32."""
+    """Packed segments as a padded dense batch: the path for float32 on GPUs."""
     query_slots, query_real = _slots(layout.query_offsets, layout.max_queries)
     key_slots, key_real = _slots(layout.key_offsets, layout.max_keys)
     mask = key_real[:, None, :].expand(-1, layout.max_queries, -1)
-    if layout.causal:
-        mask = mask & torch.ones_like(mask).tril()
+    if layout.causal:  # a segment's queries are the last of its keys
+        past = layout.key_offsets.diff() - layout.query_offsets.diff()
+        within = torch.arange(max(mask.shape[1:]), device=mask.device)
+        reach = within[: mask.shape[1], None] + past[:, None, None]
+        mask = mask & (within[: mask.shape[2]] <= reach)
     padded = _attend_dense(query[query_slots], key[key_slots], value[key_slots], Dense(mask))
     return padded[query_real]
 
@@ -219,6 +164,13 @@ def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     real = within < offsets.diff()[:, None]
     index = offsets[:-1, None] + within
     return torch.where(real, index, 0), real
+
+
+def normalised(
+    query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"], wanted: bool
+) -> tuple[Float[Tensor, "*q H D"], Float[Tensor, "*k H D"]]:
+    """QK normalisation, where a network has it."""
+    return (rms_normalise(query), rms_normalise(key)) if wanted else (query, key)
 
 
 class Attention(nn.Module):
@@ -239,10 +191,36 @@ class Attention(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "*tokens W"]:
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        if self.qk_norm:
-            query, key = rms_normalise(query), rms_normalise(key)
+        query, key = normalised(query, key, self.qk_norm)
         query, key = rotary.rotate(query), rotary.rotate(key)
         if cache is not None:
             key, value = cache.extend(key, value)
+        attended: Tensor = self.out(attend(query, key, value, layout).flatten(-2))
+        return attended
+
+
+class CrossAttention(nn.Module):
+    """Attention whose queries come from one stream and whose keys and values from another."""
+
+    def __init__(self, width: int, memory_width: int, heads: int, qk_norm: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qk_norm = qk_norm
+        self.query = nn.Linear(width, width, bias=False)
+        self.key_value = nn.Linear(memory_width, 2 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(
+        self,
+        x: Float[Tensor, "*q W"],
+        memory: Float[Tensor, "*k M"],
+        rotary: Rotary,
+        memory_rotary: Rotary,
+        layout: Layout,
+    ) -> Float[Tensor, "*q W"]:
+        query = self.query(x).unflatten(-1, (self.heads, -1))
+        key, value = self.key_value(memory).unflatten(-1, (2, self.heads, -1)).unbind(-3)
+        query, key = normalised(query, key, self.qk_norm)
+        query, key = rotary.rotate(query), memory_rotary.rotate(key)
         attended: Tensor = self.out(attend(query, key, value, layout).flatten(-2))
         return attended

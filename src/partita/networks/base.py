@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from partita.networks.attention import DENSE, Layout
+from partita.networks.layouts import DENSE, Layout
 
 
 class Queries(NamedTuple):
@@ -67,3 +67,37 @@ class Network(Protocol):
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]: ...
+
+
+@runtime_checkable
+class PartitionNetwork(Protocol):
+    """Tokens and a partition of them to logits that never depend on a token's own group."""
+
+    @property
+    def config(self) -> NetworkConfig: ...
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "B L"],
+        revealed: Bool[Tensor, "B L"],
+        *,
+        queries: Queries,
+        scalar: Float[Tensor, "B"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Float[Tensor, "N V"]:
+        """Logits at the queries given the revealed tokens, as if there were no others."""
+        ...
+
+    def both(
+        self,
+        tokens: Int[Tensor, "B L"],
+        groups: Bool[Tensor, "B L"],
+        *,
+        real: Bool[Tensor, "B L"] | None = None,
+        scalar: Float[Tensor, "B"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> tuple[Float[Tensor, "N V"], Queries]:
+        """Logits of every real token from the other group's, and where each of them stands."""
+        ...

@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partita.errors import require
-from partita.networks.attention import DENSE, KeyValueCache
+from partita.networks.attention import KeyValueCache
+from partita.networks.layouts import DENSE
 from partita.networks.transformer import Transformer
 
 

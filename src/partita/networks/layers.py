@@ -51,6 +51,20 @@ class LayerNorm(nn.Module):
         )
 
 
+@NORMS.register("affine")
+class AffineLayerNorm(nn.Module):
+    """Layer norm with a gain and a bias, computed in float32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Float[Tensor, "*tokens W"]) -> Float[Tensor, "*tokens W"]:
+        gain, bias = self.weight.float(), self.bias.float()
+        return F.layer_norm(x.float(), x.shape[-1:], gain, bias, NORM_EPS).to(x.dtype)
+
+
 @dataclass(frozen=True)
 class Rotary:
     """Rotary positions: channel pairs (i, i + D/2) turn by position * base^(-2i/D)."""

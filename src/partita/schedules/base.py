@@ -73,6 +73,10 @@ class Schedule(ABC):
         time = torch.where(hidden < 0.5, self._inverse_head(hidden), self._inverse_tail(1 - hidden))
         return time.clamp(0, 1)
 
+    def complement_weight(self, t: Times) -> Times:
+        """-alpha'(t) / alpha(t): the weight of the bound that takes visible tokens for hidden."""
+        return -self.derivative(t) / self.alpha(t)
+
     def decrease(self, s: Times, t: Times) -> Times:
         """alpha(s) - alpha(t) for s <= t, taken from whichever of alpha, 1 - alpha is small."""
         hidden_t, alpha_s = self.one_minus_alpha(t), self.alpha(s)

@@ -155,8 +155,8 @@ def spread(objective: nn.Module, network: nn.Module, kind: str, world: World) ->
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:
     """The repeated parts of a network: what is compiled and shared out one by one."""
-    blocks = getattr(network, "blocks", None)
-    return list(blocks) if isinstance(blocks, nn.ModuleList) else []
+    stacks = [child for child in network.children() if isinstance(child, nn.ModuleList)]
+    return [block for stack in stacks for block in stack]
 
 
 @contextmanager

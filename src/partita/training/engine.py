@@ -24,7 +24,7 @@ from partita.errors import InputError, require
 from partita.evaluation.likelihood import Estimate, bound_ends
 from partita.methods.base import Loss
 from partita.methods.masked_method import MaskedMethod
-from partita.networks.attention import Layout
+from partita.networks.layouts import Layout
 from partita.randomness import Noise
 from partita.training.distribution import (
     World,

@@ -1,4 +1,4 @@
-"""Optimisers by name: AdamW, and Muon for the matrices inside blocks with AdamW for the rest."""
+"""Optimisers by name: AdamW, and Muon for hidden matrices with AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ OPTIMISERS: Registry[Callable[[nn.Module, float, float], list[torch.optim.Optimi
     "optimiser"
 )
 BETAS = (0.9, 0.99)
+_AT_THE_ENDS = {"embed", "conditioning", "modulation_out", "head"}  # not inside the network
 
 
 def _adamw(
@@ -31,15 +32,15 @@ def adamw(module: nn.Module, rate: float, weight_decay: float) -> list[torch.opt
 
 @OPTIMISERS.register("muon")
 def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
-    """Muon (orthogonalised momentum) for matrices in blocks; AdamW for embeddings, head, gains.
+    """Muon (orthogonalised momentum) for hidden matrices; AdamW for embeddings, head, gains.
 
     Its updates are scaled to AdamW's typical size, so that one learning rate serves both.
     """
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
-        inside = ".blocks." in f".{name}" and parameter.ndim == 2
-        (matrices if inside else rest).append(parameter)
+        hidden_matrix = parameter.ndim == 2 and not _AT_THE_ENDS & set(name.split("."))
+        (matrices if hidden_matrix else rest).append(parameter)
     hidden = torch.optim.Muon(
         matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
     )

@@ -21,7 +21,9 @@ def rehearse(recipe: Recipe) -> None:
     """
     row_length(recipe)
     _check_size(recipe)
-    network = replace(recipe.network, width=2, depth=1, heads=1, mlp_ratio=1.0, condition_width=2)
+    decoder = replace(recipe.network.decoder, depth=None, width=None, heads=None)
+    sizes = {"width": 2, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
+    network = replace(recipe.network, **sizes, decoder=decoder)  # type: ignore[arg-type]
     small: Any = recipe.method.build(network, 2)
     try:
         small.loss(torch.zeros(1, 1, dtype=torch.int64), Noise.for_batch(0, 1))

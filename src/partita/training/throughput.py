@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from partita.networks.transformer import TransformerOptions
+from partita.networks.options import TransformerOptions, decoder_sizes
+from partita.networks.partition import PartitionTransformer
 
 # Dense bfloat16 FLOP/s by a part of the device's name, from the vendors' data sheets.
 PEAKS = {
@@ -24,7 +25,18 @@ def flops_per_token(method: nn.Module, network: TransformerOptions) -> float:
     """Forward and backward: 6 for each weight of a matrix product, and attention's two products."""
     names = dict(method.named_parameters())
     matrices = sum(p.numel() for name, p in names.items() if p.ndim == 2 and "embed" not in name)
-    return 6.0 * matrices + 12.0 * network.depth * network.width * network.length
+    return 6.0 * matrices + 12.0 * network.length * _attended_width(method, network)
+
+
+def _attended_width(method: nn.Module, network: TransformerOptions) -> float:
+    """Widths of all attention layers, each times the share of the pairs that it computes.
+
+    Two groups with shares t and 1 - t, t uniform: t^2 + (1-t)^2 is 2/3 in the mean, 2 t (1-t) 1/3.
+    """
+    if not isinstance(getattr(method, "network", None), PartitionTransformer):
+        return network.depth * network.width
+    depth, width, _ = decoder_sizes(network)
+    return (2 * (network.depth - depth) * network.width + (depth + 1) * width) / 3
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -1,0 +1,157 @@
+"""`partita bench`: how fast sampling and training are on this machine, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from partita.commands.parsing import add_options, make_parser, parse
+from partita.errors import naming, require, require_int
+from partita.evaluation.speed import Speed, race, sampling_contestants, training_contestants
+from partita.files import check_file, parents_made, write_whole
+from partita.networks.options import TransformerOptions, decoder_sizes
+from partita.provenance import environment
+from partita.training.distribution import choose_device
+
+SUBJECTS = ("sampling", "training")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Benchmarks."""
+
+    subjects: list[str]
+    network: TransformerOptions = TransformerOptions(  # noqa: RUF009 - frozen
+        length=512, width=256, depth=12, heads=4
+    )
+    vocabulary: int = 8192
+    """Number of tokens."""
+    batch_size: int = 8
+    """Sequences at a time; when training, of network.length."""
+    steps: int = 64
+    """Steps of each sampler."""
+    lengths: list[int] = field(default_factory=lambda: [512, 2048])
+    """Lengths to train at, each with as many tokens in a batch as at network.length."""
+    turns: int = 3
+    """How often each contestant is timed; the median counts."""
+    flops: bool = False
+    """Count floating-point operations too (one more turn for each)."""
+    threads: int | None = None
+    """Threads on a CPU; all unless given."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    out: str | None = None
+    """A JSON file to write the results to."""
+    json: bool = False
+    """Print JSON, for machines."""
+
+    def __post_init__(self) -> None:
+        for subject in self.subjects:
+            known = f"known: {', '.join(SUBJECTS)}"
+            require(subject in SUBJECTS, "subjects", f"unknown name {subject!r}", known)
+        for name in ("batch_size", "steps", "turns"):
+            require_int(getattr(self, name), f"--{name}")
+        require_int(self.vocabulary, "--vocabulary", 2)
+        require(bool(self.lengths), "--lengths", "is empty", "give at least one")
+        for length in self.lengths:
+            require_int(length, "--lengths")
+        if self.threads is not None:
+            require_int(self.threads, "--threads")
+        decoder_sizes(self.network)
+        if self.out is not None:
+            check_file(Path(self.out), "--out")
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "bench",
+        "Time sampling and training with random weights on this machine. MDLM and PGM of equal\n"
+        "depth take turns, so that whatever else the machine does slows all of them alike.\n\n"
+        "sampling  MDLM's ancestral sampler, which asks only where a token is revealed, against\n"
+        "          PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
+        "training  optimiser steps of MDLM, MDLM with complementary masking, PGM with L x L masks\n"
+        "          and PGM packed, at each of --lengths",
+        [
+            "partita bench",
+            "partita bench sampling --steps 16 --flops true",
+            "partita bench training --lengths '[1024]' --network.width 512 --network.heads 8",
+            "partita bench --device cuda --network.width 768 --network.heads 12 --out speed.json",
+        ],
+    )
+    add_options(parser, Options, subjects="*sampling, training; both unless given")
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Time, print, write."""
+    chosen = options(words)
+    with naming({"device": "--device"}):
+        device = choose_device(chosen.device)
+    if chosen.threads is not None:
+        torch.set_num_threads(chosen.threads)
+    console = Console(highlight=False, stderr=chosen.json)
+    facts = environment(device)
+    results: dict[str, Any] = {"environment": facts, "options": asdict(chosen)}
+    console.print(f"{facts['device']}, torch {facts['torch']}, {facts['date']}")
+    for subject in chosen.subjects or SUBJECTS:
+        with console.status(subject) as status:
+            tables = _measured(subject, chosen, device, status.update)
+        for title, speeds in tables.items():
+            console.print(_table(title, speeds))
+        results[subject] = {
+            title: [s.to_dict() for s in speeds] for title, speeds in tables.items()
+        }
+    if chosen.json:
+        print(json.dumps(results, indent=1))
+    if chosen.out is not None:
+        out = Path(chosen.out)
+        with parents_made(out):
+            write_whole(out, json.dumps(results, indent=1))
+        console.print(f"Written to {out}", soft_wrap=True)
+
+
+def _measured(
+    subject: str, chosen: Options, device: torch.device, tell: Callable[[str], None]
+) -> dict[str, list[Speed]]:
+    """The tables of one subject."""
+    network, rows = chosen.network, chosen.batch_size
+    race_options: dict[str, Any] = {
+        "turns": chosen.turns,
+        "count_flops": chosen.flops,
+        "progress": lambda text: tell(f"{subject}: {text}"),
+    }
+    if subject == "sampling":
+        sizes = {"batch_size": rows, "steps": chosen.steps}
+        entrants = [*sampling_contestants(network, chosen.vocabulary, device, **sizes)]
+        title = f"Sampling {rows} x {network.length} tokens in {chosen.steps} steps"
+        return {title: race(entrants, device, **race_options)}
+    tables = {}
+    for length in chosen.lengths:
+        batch = max(1, rows * network.length // length)
+        longer = replace(network, length=length)
+        entrants = [*training_contestants(longer, chosen.vocabulary, device, batch_size=batch)]
+        title = f"Training on {batch} x {length} tokens"
+        tables[title] = race(entrants, device, **race_options)
+    return tables
+
+
+def _table(title: str, speeds: list[Speed]) -> Table:
+    """Speeds beside the first one's."""
+    counted = speeds[0].flops is not None
+    table = Table(title=title)
+    table.add_column("")
+    for column in ("tokens/s", "relative", *(("GFLOP",) if counted else ())):
+        table.add_column(column, justify="right")
+    for speed in speeds:
+        rate, first = speed.tokens_per_second, speeds[0].tokens_per_second
+        work = [f"{speed.flops / 1e9:,.3g}"] if speed.flops is not None else []
+        table.add_row(speed.name, f"{rate:,.0f}", f"{rate / first:.2f}", *work)
+    return table

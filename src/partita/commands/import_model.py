@@ -1,0 +1,188 @@
+"""`partita import`: a published checkpoint of MDLM, PGM or SDTT as a model folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.data.hugging_face import why
+from partita.data.prepare import read_tokenizer, tokenizer_file
+from partita.data.tokenizers import Tokenizer
+from partita.errors import InputError, naming, require, require_int
+from partita.files import check_folder
+from partita.hub.importing import import_model
+from partita.hub.planning import CONDITIONINGS, ImportOptions
+from partita.hub.selection import WEIGHTS
+from partita.hub.text_model import TextModel
+from partita.networks.options import QUERIES
+
+GPT2 = "openai-community/gpt2"
+_HOSTED = re.compile(r"hf:([\w.-]+/[\w.-]+)/([^@]+)(?:@(.+))?")
+_LONGEST = 1 << 24  # what a model folder may say
+_CHOICES = {"weights": WEIGHTS, "conditioning": CONDITIONINGS, "queries": QUERIES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Importing."""
+
+    file: str
+    out: str
+    tokenizer: str = "gpt2"
+    """gpt2, the path of a tokenizer.json, or a hub id."""
+    heads: int | None = None
+    """Attention heads, where the file does not tell; width / 64 unless given."""
+    length: int = 1024
+    """Longest sequence, which no file tells."""
+    queries: str = "positions"
+    """PGM: what queries start from, which no file tells: positions, learned, mean or logsumexp."""
+    weights: str = "auto"
+    """ema (the moving average), raw, or auto: ema if the file has one."""
+    conditioning: str = "none"
+    """none, or sigma: keep the time layers of an MDLM that was trained with the time."""
+    skip: str = ""
+    """Leave out keys that begin so, such as teacher. (several: separated by commas)."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.file), "file", "is empty", "name a file")
+        require(bool(self.out), "out", "is empty", "name a folder")
+        if self.heads is not None:
+            require_int(self.heads, "--heads")
+        require_int(self.length, "--length", 1, _LONGEST)
+        for name, known in _CHOICES.items():
+            value = getattr(self, name)
+            problem = f"unknown name {value!r}"
+            require(value in known, f"--{name}", problem, f"known: {', '.join(known)}")
+        require(all(self.skipped()), "--skip", "names an empty prefix", "leave it out")
+
+    def skipped(self) -> tuple[str, ...]:
+        """The prefixes to leave out."""
+        return tuple(self.skip.split(",")) if self.skip else ()
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "import",
+        "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
+        "be Lightning's .ckpt or .safetensors; nothing in them is run, so strangers' files are\n"
+        "fine. The network is told by its keys: MDLM, PGM, their SDTT students, or the\n"
+        "autoregressive baseline. Weights that only answer a time that is never told are folded\n"
+        "into the others: the model computes the same and is smaller.\n\n"
+        "On the Hugging Face hub: jdeschena/pgm (mdlm.ckpt, pgm_8_8.ckpt, pgm_6_6_dim1024.ckpt\n"
+        "and their *_sdtt_* students), jdeschena/sdtt (model.safetensors of many revisions) and\n"
+        "kuleshov-group/mdlm-owt (model.safetensors).",
+        [
+            "partita import pgm_8_8.ckpt pgm",
+            "partita import hf:jdeschena/pgm/mdlm.ckpt mdlm --weights ema",
+            "partita import hf:jdeschena/sdtt/model.safetensors@teacher_1M_sm teacher",
+            "partita import own.ckpt own --tokenizer tokenizer.json --length 128 --weights raw",
+            "partita import student.ckpt student --skip teacher.",
+        ],
+    )
+    add_options(
+        parser,
+        Options,
+        file="a checkpoint: a path, or hf:OWNER/REPOSITORY/FILE[@REVISION] on the hub",
+        out="the folder to write; it must not exist yet",
+    )
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """What is quick to check first; then read, convert, write."""
+    chosen = options(words)
+    out = Path(chosen.out)
+    require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
+    check_folder(out.parent, "out")
+    hosted = _hosted(chosen.file)
+    if hosted is None:
+        there = Path(chosen.file).exists()
+        require(there, "file", f"{chosen.file} does not exist", "check the name, or give hf:...")
+    console = Console(highlight=False)
+    name = GPT2 if chosen.tokenizer == "gpt2" else chosen.tokenizer
+    tokenizer = find_tokenizer(name)
+    path = Path(chosen.file) if hosted is None else _download(console, *hosted)
+    told = {key: getattr(chosen, key) for key in ("heads", "length", *_CHOICES)}
+    with naming(flags_of(Options, "file", "out")):
+        model = import_model(
+            path,
+            tokenizer,
+            ImportOptions(**told, skip=chosen.skipped()),
+            partial(_say, console),
+            name,
+        )
+    model.save(out)
+    report(console, model, out)
+
+
+def find_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer that a name means."""
+    try:
+        file = tokenizer_file(name)
+        if file is None:
+            raise InputError("tokenizer", f"{name!r} is no tokenizer of a published model")
+        return read_tokenizer(file)
+    except InputError as error:
+        remedy = "give gpt2, the path of a tokenizer.json, or owner/name on the hub"
+        raise InputError("--tokenizer", error.problem, remedy) from error
+
+
+def report(console: Console, model: TextModel, out: Path) -> None:
+    """What came of it, and what to do with it."""
+    network, facts = model.recipe.network, model.provenance
+    parameters = sum(parameter.numel() for parameter in model.method.parameters())
+    rows = {
+        "method": f"{model.recipe.method.name} ({facts['detected']})",
+        "parameters": f"{parameters:,}",
+        "network": f"{network.depth} blocks of width {network.width}, {network.heads} heads",
+        "weights": facts["weights"],
+        "tokenizer": f"{model.recipe.tokenizer.name}, {model.tokenizer.vocab_size:,} tokens",
+    }
+    table = Table(show_header=False, box=None)
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    _say(console, f"Imported to {out}")
+    console.print(table)
+    _say(console, f"Try: partita sample {out}")
+
+
+def _say(console: Console, text: str) -> None:
+    """A line in which names of files stay as they are."""
+    console.print(text, soft_wrap=True, markup=False)
+
+
+# Files on the hub --------------------------------------------------------------------------------
+
+
+def _hosted(name: str) -> tuple[str, str, str | None] | None:
+    """Repository, file and revision of a name on the hub; None for a path."""
+    if not name.startswith("hf:"):
+        return None
+    found = _HOSTED.fullmatch(name)
+    if found is None:
+        raise InputError("file", f"cannot read {name!r}", "write hf:OWNER/REPOSITORY/FILE")
+    return found[1], found[2], found[3]
+
+
+def _download(console: Console, repository: str, file: str, revision: str | None) -> Path:
+    _say(console, f"Fetching {file} of {repository}, unless it is in the cache")
+    try:
+        return Path(hf_hub_download(repository, file, revision=revision))
+    except Exception as error:  # of many kinds: names, connections, permissions
+        missing = isinstance(error, EntryNotFoundError)
+        unreachable = isinstance(error, LocalEntryNotFoundError)  # of the same family
+        reason = "there is no such file" if missing and not unreachable else why(error)
+        problem = f"the hub does not give {file} of {repository}: {reason}"
+        raise InputError("file", problem, "check the name and the network") from error

@@ -1,0 +1,207 @@
+"""PGM: Partition Generative Modeling, masked modelling without masks (Deschenaux et al., 2025).
+
+Each token of a sequence joins group 1 with probability p_t = 1 - alpha_t and group 0 otherwise.
+The network predicts every token from the tokens of the other group (section 3):
+
+    L_PGM = E [ sum_i w^PGM(g, t)_i CE(x_theta(x; g)_i, x_i) ],    w^PGM = w(t)   if g_i = 1
+                                                                           w^c(t) if g_i = 0
+
+Group 1 as predicted from group 0 is a masked sequence as MDLM knows it, with its weight w(t) =
+-alpha'_t / (1 - alpha_t). Group 0 as predicted from group 1 is the complementary one, hidden with
+probability alpha_t: a bound for it has w^c(t) = -alpha'_t / alpha_t. The paper writes w(1 - t),
+which is the same where alpha(1 - t) = 1 - alpha(t) and no bound elsewhere. Half of the sum is the
+mean of two valid bounds: that is what training minimises, and what evaluation reports by default.
+
+The default law has the time integrated out (`corruption.py`, subset): the size k of group 1 is
+uniform between 0 and L and the weights are L/k and L/(L-k), bounded where 1/t and 1/(1-t) are not.
+
+Sampling encodes the revealed tokens and decodes the positions asked for; there is no mask token.
+The samplers are those of the masked family (algorithm 1 is `ordered` in random order).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from partita.errors import require, require_int
+from partita.methods.base import METHODS, Loss
+from partita.methods.corruption import Law, Partition, PartitionLaw
+from partita.methods.masked import weighted_cross_entropy
+from partita.methods.masked_method import MaskedMethod
+from partita.methods.mdlm import MDLM, subs
+from partita.networks.base import PartitionNetwork, Queries
+from partita.networks.layouts import DENSE, Layout
+from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.partition import PartitionTransformer
+from partita.randomness import Noise
+
+
+class PartitionMethod(MaskedMethod):
+    """A masked method that learns from both groups of a partition at once."""
+
+    @abstractmethod
+    def predict_both(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        groups: Bool[Tensor, "B L"],
+        valid: Bool[Tensor, "B L"] | None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> tuple[Float[Tensor, "N V"], Queries]:
+        """log x_theta(x; g) of every valid token from the other group, and where they stand."""
+
+    def check_law(self, law: Law) -> None:
+        """Both groups need weights, and neither can be told a time: the other one has its own."""
+        require(
+            not self.timed,
+            "conditioning",
+            f"is {self.conditioning!r}, but the two groups of a partition are at different times",
+            "leave it out: the network is not told the time",
+        )
+        problem = f"{type(law).__name__} has no weights for the second group of a partition"
+        require(isinstance(law, PartitionLaw), "law", problem, "give it a method `partition`")
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        law: Law | None = None,
+        layout: Layout = DENSE,
+        groups: int = 2,
+    ) -> Loss:
+        """L_PGM / 2 by a partition that the law draws; the arguments are those of MDLM's loss.
+
+        With `groups=1` only group 1 is predicted: MDLM's estimate of the same bound. (Under the
+        law "discrete" the second group's is the bound of another chain, the complementary one.)
+        """
+        require_int(groups, "groups", 1, 2)
+        if groups == 1:
+            return super().loss(
+                tokens, noise, step, batch=batch, valid=valid, label=label, law=law, layout=layout
+            )
+        tokens, real = self._ready(tokens, valid)
+        chosen = self.law if law is None else law
+        self.check_law(chosen)
+        drawn = chosen.partition(real, noise, step, batch or tokens.shape[0])  # type: ignore[attr-defined]
+        return self.loss_of(tokens, drawn, valid, label, layout=layout)
+
+    def loss_of(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        partition: Partition,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """The loss for tokens that are already partitioned."""
+        log_probs, queries = self.predict_both(tokens, partition.groups, valid, label, layout)
+        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        return weighted_cross_entropy(log_probs, queries, tokens, partition.weights / 2, real)
+
+
+@METHODS.register("pgm")
+class PGM(PartitionMethod):
+    """Partition generative modelling with a network that keeps the groups apart."""
+
+    network: PartitionNetwork  # type: ignore[assignment]
+    default_schedule = "log-linear"
+    default_law = "subset"
+    default_conditioning = "none"
+    reads_padding = False
+
+    @classmethod
+    def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
+        """A network for the real tokens alone: it has no mask."""
+        config = TransformerConfig(**vars(options), vocab_size=tokens, time=timed)
+        return PartitionTransformer(config)
+
+    def _default_mask_id(self) -> int:
+        """What samplers write where nothing is known yet: one more than the network's ids."""
+        return self.network.config.vocab_size
+
+    @property
+    def vocab_size(self) -> int:
+        return max(self.network.config.vocab_size, self.mask_id + 1)
+
+    def _check_network(self) -> None:
+        ids = self.network.config.vocab_size
+        require(
+            isinstance(self.mask_id, int) and 0 <= self.mask_id <= ids,
+            "mask_id",
+            f"must be one of the network's ids, or {ids}, the one after them; got {self.mask_id!r}",
+        )
+        require(
+            isinstance(self.network, PartitionNetwork),
+            "network",
+            f"{type(self.network).__name__} does not keep the groups of a partition apart",
+            "use PartitionTransformer",
+        )
+        super()._check_network()
+
+    def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
+        return subs(logits, self.mask_id)  # for networks that have a logit for a mask after all
+
+    def predict(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        revealed: Bool[Tensor, "B L"],
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+        time: Float[Tensor, "B"] | None = None,  # noqa: ARG002 - never told the time
+        label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
+    ) -> Float[Tensor, "N V"]:
+        """log x_theta at the queried positions: the revealed tokens are the other group."""
+        asked, revealed = Queries(rows, positions), revealed & (tokens != self.mask_id)
+        return self.log_probabilities(
+            self.network(tokens, revealed, queries=asked, label=label, layout=layout)
+        )
+
+    def predict_both(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        groups: Bool[Tensor, "B L"],
+        valid: Bool[Tensor, "B L"] | None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> tuple[Float[Tensor, "N V"], Queries]:
+        logits, queries = self.network.both(tokens, groups, real=valid, label=label, layout=layout)
+        return self.log_probabilities(logits), queries
+
+
+@METHODS.register("mdlm-complementary")
+class ComplementaryMDLM(MDLM, PartitionMethod):
+    """MDLM with complementary masking (section 5.3): the same loss, a network with masks.
+
+    Every sequence is seen twice, with group 1 masked and with group 0 masked. It isolates what
+    PGM gains from learning from both groups, at twice the cost of MDLM.
+    """
+
+    def predict_both(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        groups: Bool[Tensor, "B L"],
+        valid: Bool[Tensor, "B L"] | None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> tuple[Float[Tensor, "N V"], Queries]:
+        real = torch.ones_like(groups) if valid is None else valid
+        halves = [groups & real, ~groups & real]
+        asked = [Queries(*hidden.nonzero(as_tuple=True)) for hidden in halves]
+        answers = [
+            self.predict(tokens, ~hidden, *queries, None, label, layout=layout)
+            for hidden, queries in zip(halves, asked, strict=True)
+        ]
+        rows, positions = (torch.cat(places) for places in zip(*asked, strict=True))
+        return torch.cat(answers), Queries(rows, positions)

@@ -1,0 +1,92 @@
+"""GroupSwap (PGM, section 4): where information crosses from each group to the other."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from partita.networks.attention import attend, normalised
+from partita.networks.layers import NORMS, Rotary, sinusoid
+from partita.networks.layouts import Layout
+from partita.networks.options import TransformerConfig
+
+QUERY_MLP_RATIO = 4
+
+
+class GroupSwap(nn.Module):
+    """Cross-attention by which each group's positions first read the other group.
+
+    Queries start from V_i = W LN(u + pos_i) + b; the modes "mean" and "logsumexp" add that
+    aggregate of the other group's tokens inside the norm (V'_i). There is no residual: nothing
+    of a position's own group may enter.
+    """
+
+    def __init__(self, config: TransformerConfig, width: int, heads: int) -> None:
+        super().__init__()
+        self.mode, self.heads, self.qk_norm = config.decoder.queries, heads, config.qk_norm
+        self.length = config.length
+        self.base = nn.Parameter(torch.randn(width))
+        self.norm = NORMS["affine"](width)
+        self.process = self._processor(config.decoder.process, width)
+        self.key_value = nn.Linear(config.width, 2 * width)
+        self.out = nn.Linear(width, width)
+        aggregates = self.mode in ("mean", "logsumexp")
+        narrower = aggregates and width != config.width
+        self.aggregate = nn.Linear(config.width, width, bias=False) if narrower else None
+
+    @staticmethod
+    def _processor(kind: str, width: int) -> nn.Module:
+        if kind == "linear":
+            return nn.Linear(width, width)
+        hidden = QUERY_MLP_RATIO * width
+        return nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, width))
+
+    def queries(
+        self, positions: Int[Tensor, "*q"], aggregate: Float[Tensor, "*q M"] | None
+    ) -> Float[Tensor, "*q W"]:
+        """V_i of every position, or V'_i with the other group's aggregate."""
+        if aggregate is None and positions.numel() > self.length:  # one of each is enough
+            everywhere = torch.arange(self.length, device=positions.device)
+            return self.queries(everywhere, None)[positions]
+        x = self.base.expand(*positions.shape, -1)
+        if self.mode != "learned":
+            x = x + sinusoid(positions.flatten().float(), x.shape[-1]).view(x.shape).to(x.dtype)
+        if aggregate is not None:
+            x = x + (aggregate if self.aggregate is None else self.aggregate(aggregate))
+        processed: Tensor = self.process(self.norm(x))
+        return processed
+
+    def summary(
+        self, memory: Float[Tensor, "N M"], segments: Int[Tensor, "N"], count: int
+    ) -> Float[Tensor, "S M"] | None:
+        """The mean or the logsumexp of each segment's tokens; 0 for an empty one."""
+        if self.mode not in ("mean", "logsumexp"):
+            return None
+        x = memory.float()
+        zeros = x.new_zeros(count, x.shape[-1])
+        sizes = x.new_zeros(count).index_add(0, segments, torch.ones_like(x[:, 0]))
+        if self.mode == "mean":
+            means = zeros.index_add(0, segments, x) / sizes.clamp(min=1)[:, None]
+            return means.to(memory.dtype)
+        # Take out each channel's largest value, so that no exponential overflows.
+        index = segments[:, None].expand_as(x)
+        largest = zeros.scatter_reduce(0, index, x.detach(), "amax", include_self=False)
+        sums = zeros.index_add(0, segments, (x - largest[segments]).exp())
+        logs = sums.clamp(min=torch.finfo(x.dtype).tiny).log() + largest
+        return torch.where(sizes[:, None] > 0, logs, 0).to(memory.dtype)
+
+    def forward(
+        self,
+        start: Float[Tensor, "*q W"],
+        memory: Float[Tensor, "*k M"],
+        rotary: Rotary,
+        memory_rotary: Rotary,
+        layout: Layout,
+    ) -> Float[Tensor, "*q W"]:
+        query = start.view(*start.shape[:-1], self.heads, start.shape[-1] // self.heads)
+        key, value = self.key_value(memory).unflatten(-1, (2, self.heads, -1)).unbind(-3)
+        query, key = normalised(query, key, self.qk_norm)
+        query, key = rotary.rotate(query), memory_rotary.rotate(key)
+        swapped: Tensor = self.out(attend(query, key, value, layout).flatten(-2))
+        return swapped

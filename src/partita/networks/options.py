@@ -1,0 +1,143 @@
+"""What there is to choose about a network. Data and method decide the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from partita.errors import InputError, require, require_int, require_positive
+from partita.networks.layers import MLPS, NORMS
+
+DEEPEST = 1 << 16  # blocks: even empty ones take time to make
+QUERIES = ("positions", "learned", "mean", "logsumexp")
+PROCESSES = ("linear", "mlp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderOptions:
+    """The decoder of a partition network (method pgm); other networks have none."""
+
+    depth: int | None = None
+    """How many of the blocks are the decoder's; half of network.depth unless given."""
+    width: int | None = None
+    """Channels of each query; network.width unless given."""
+    heads: int | None = None
+    """Attention heads; unless given, as many as there is room for of the encoder's width."""
+    queries: str = "positions"
+    """What queries start from: positions, learned (no positions), mean or logsumexp (positions
+    and that aggregate of the other group)."""
+    process: str = "linear"
+    """How they are turned into queries: linear or mlp."""
+
+    def __post_init__(self) -> None:
+        if self.depth is not None:
+            require_int(self.depth, "network.decoder.depth", 0, DEEPEST)
+        for name in ("width", "heads"):
+            if getattr(self, name) is not None:
+                require_int(getattr(self, name), f"network.decoder.{name}")
+        for name, known in (("queries", QUERIES), ("process", PROCESSES)):
+            value = getattr(self, name)
+            problem, hint = f"unknown name {value!r}", f"known: {', '.join(known)}"
+            require(value in known, f"network.decoder.{name}", problem, hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerOptions:
+    """What there is to choose about a transformer; data and method decide the rest."""
+
+    length: int = 1024
+    """Longest sequence."""
+    width: int = 768
+    """Channels of each token."""
+    depth: int = 12
+    """Number of blocks; of a partition network, encoder and decoder together."""
+    heads: int = 12
+    """Attention heads of each block."""
+    mlp: str = "swiglu"
+    """Kind of MLP: swiglu, gelu or relu2."""
+    mlp_ratio: float = 4.0
+    """Hidden channels of the MLP, in widths."""
+    norm: str = "rms"
+    """Kind of norm: rms, layer (a gain) or affine (layer norm with gain and bias)."""
+    qk_norm: bool = True
+    """Whether queries and keys are normalised."""
+    head_bias: bool = False
+    """Whether the output projection has a bias."""
+    dropout: float = 0.0
+    """Share of each branch's output that training drops."""
+    classes: int = 0
+    """Number of class labels; 0 for none."""
+    condition_width: int = 128
+    """Channels of the vector that tells time and label."""
+    rotary_base: float = 10000.0
+    """Base of the rotary frequencies; longer sequences want a larger one."""
+    decoder: DecoderOptions = field(default_factory=DecoderOptions)
+    """Partition networks alone: their decoder."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "width", "heads", "condition_width"):
+            require_int(getattr(self, name), f"network.{name}")
+        require_int(self.depth, "network.depth", 1, DEEPEST)
+        for name in ("mlp_ratio", "rotary_base"):
+            require_positive(getattr(self, name), f"network.{name}")
+        narrow = f"{self.mlp_ratio} times width {self.width} is no channel"
+        require(self.mlp_ratio * self.width >= 1, "network.mlp_ratio", narrow, "give more")
+        _ = MLPS[self.mlp], NORMS[self.norm]
+        check_heads(self.width, self.heads, "network.heads")
+        require_int(self.classes, "network.classes", 0)
+        require(0 <= self.dropout < 1, "network.dropout", f"must be in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(TransformerOptions):
+    """Sizes and options of a transformer."""
+
+    vocab_size: int
+    """Number of input ids, the mask (or start) token included."""
+    output_size: int | None = None
+    """Number of logits; the same as vocab_size unless given."""
+    time: bool = False
+    """Condition on a scalar (time or noise level)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int(self.vocab_size, "network.vocab_size", 2)
+        require(
+            1 <= self.outputs <= self.vocab_size,
+            "network.output_size",
+            f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}",
+        )
+
+    @property
+    def outputs(self) -> int:
+        return self.vocab_size if self.output_size is None else self.output_size
+
+    @property
+    def conditioned(self) -> bool:
+        return self.time or self.classes > 0
+
+
+def check_heads(width: int, heads: int, argument: str) -> None:
+    """Heads of equal and even width: rotary positions turn pairs of channels."""
+    problem = f"width {width} must be an even multiple of heads {heads}"
+    require(width % (2 * heads) == 0, argument, problem)
+
+
+def decoder_sizes(options: TransformerOptions) -> tuple[int, int, int]:
+    """Blocks, width and heads of a partition network's decoder."""
+    decoder, head_width = options.decoder, options.width // options.heads
+    depth = options.depth // 2 if decoder.depth is None else decoder.depth
+    problem = f"{depth} of {options.depth} blocks leave none for the encoder"
+    require(depth < options.depth, "network.decoder.depth", problem, "give less, or more in all")
+    width = decoder.width or options.width
+    heads = decoder.heads or max(1, width // head_width)
+    argument = "network.decoder.width" if decoder.heads is None else "network.decoder.heads"
+    check_heads(width, heads, argument)
+    return depth, width, heads
+
+
+def refuse_decoder(options: TransformerOptions, method: str) -> None:
+    """Say so where somebody shapes a decoder that their network does not have."""
+    for name, value in vars(options.decoder).items():
+        if value != getattr(DecoderOptions(), name):
+            problem = f"is {value!r}, but the network of {method} has no decoder"
+            raise InputError(f"network.decoder.{name}", problem, "leave it out, or use pgm")

@@ -1,0 +1,164 @@
+"""The Partition Transformer (PGM, section 4): no information crosses from a group to itself.
+
+    encoder     self-attention blocks in which a token reads its own group alone
+    GroupSwap   queries that know nothing of their own group read the encoder's output of the other
+    decoder     cross-attention blocks: keys and values from the encoder, queries from GroupSwap
+                or from the block before
+
+The logits at a position depend on the tokens of the other group alone, so one pass predicts all
+tokens of both groups. When sampling, the revealed tokens are the one group: they alone are
+encoded, and only the positions asked for are decoded.
+
+Both run on packed tokens (`packing.py`). A plain path with L x L masks stays as the oracle.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from partita.networks.base import Queries
+from partita.networks.blocks import Block, CrossBlock, initialise
+from partita.networks.group_swap import GroupSwap
+from partita.networks.layers import Rotary
+from partita.networks.layouts import DENSE, Dense, Layout
+from partita.networks.options import TransformerConfig, decoder_sizes
+from partita.networks.packing import Documents, Packed, places_of
+from partita.networks.trunk import Trunk
+
+
+class PartitionTransformer(Trunk):
+    """Tokens and their groups to logits that never look at a token's own group."""
+
+    packed: bool = True
+    """How `both` computes: packed, or with a mask for every pair of positions."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        depth, width, heads = decoder_sizes(config)
+        self.encoder = nn.ModuleList(Block(config) for _ in range(config.depth - depth))
+        self.swap = GroupSwap(config, width, heads)
+        self.decoder = nn.ModuleList(CrossBlock(config, width, heads) for _ in range(depth))
+        self._head_widths = config.width // config.heads, width // heads
+        initialise([*self.encoder, self.swap, *self.decoder], config.depth)
+        for name, parameter in self.swap.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        self._add_head(width)
+
+    # One group answers for the other -----------------------------------------------------------
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        revealed: Bool[Tensor, "B L"],
+        *,
+        queries: Queries,
+        scalar: Float[Tensor, "B"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Float[Tensor, "N V"]:
+        """Logits at the queried positions given the revealed tokens; no other token is read.
+
+        The work grows with the revealed tokens and the queries, whatever L is.
+        """
+        documents, known = Documents.of(tokens, layout), places_of(revealed, tokens)
+        number, count = documents.number, documents.count
+        clean = Packed.sort(known, number[known.rows, known.positions], count, documents)
+        asked = Packed.sort(queries, number[queries.rows, queries.positions], count, documents)
+        condition = self._condition(scalar, label, tokens.shape[0])
+        hidden = asked.restored(self._packed(tokens, clean, asked, condition))
+        return self._project(hidden, None if condition is None else condition[queries.rows])
+
+    # Each group answers for the other ----------------------------------------------------------
+
+    def both(
+        self,
+        tokens: Int[Tensor, "B L"],
+        groups: Bool[Tensor, "B L"],
+        *,
+        real: Bool[Tensor, "B L"] | None = None,
+        scalar: Float[Tensor, "B"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+        packed: bool | None = None,
+    ) -> tuple[Float[Tensor, "N V"], Queries]:
+        """Logits of all real tokens, each from the other group, and where they stand.
+
+        `packed=False` computes the same with L x L masks (the network's setting unless given).
+        """
+        documents, real_places = Documents.of(tokens, layout), places_of(real, tokens)
+        group = 2 * documents.number + groups.long()
+        condition = self._condition(scalar, label, tokens.shape[0])
+        if not (self.packed if packed is None else packed):
+            hidden = self._masked(tokens, group, documents, real, condition)
+            answered, hidden = real_places, hidden[real_places.rows, real_places.positions]
+        else:
+            own = group[real_places.rows, real_places.positions]
+            clean = Packed.sort(real_places, own, 2 * documents.count, documents)
+            asked = Packed.sort(real_places, own ^ 1, 2 * documents.count, documents)
+            answered, hidden = asked.places, self._packed(tokens, clean, asked, condition)
+        told = None if condition is None else condition[answered.rows]
+        return self._project(hidden, told), answered
+
+    def _packed(
+        self, tokens: Tensor, clean: Packed, asked: Packed, condition: Tensor | None
+    ) -> Tensor:
+        """Encode the clean tokens, decode what is asked of their segments."""
+        told, asking = None, None
+        if condition is not None:
+            told, asking = condition[clean.places.rows], condition[asked.places.rows]
+        read = tokens[clean.places.rows, clean.places.positions]
+        memory = self._encode(read, clean.positions, clean.reading(clean), told)
+        summary = self.swap.summary(memory, clean.segments, clean.offsets.numel() - 1)
+        aggregate = None if summary is None else summary[asked.segments]
+        return self._decode(
+            memory, clean.positions, asked.positions, aggregate, asked.reading(clean), asking
+        )
+
+    def _masked(
+        self,
+        tokens: Tensor,
+        group: Tensor,
+        documents: Documents,
+        real: Tensor | None,
+        condition: Tensor | None,
+    ) -> Tensor:
+        """The oracle: dense attention with a mask for every pair of positions."""
+        readable = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+        same = (group[:, :, None] == group[:, None, :]) & readable[:, None, :]
+        other = (group[:, :, None] ^ 1 == group[:, None, :]) & readable[:, None, :]
+        told = None if condition is None else condition[:, None]
+        positions = documents.position
+        memory = self._encode(tokens.where(readable, 0), positions, Dense(same), told)
+        summary = self.swap.summary(memory[readable], group[readable], 2 * documents.count)
+        aggregate = None if summary is None else summary[group ^ 1]
+        return self._decode(memory, positions, positions, aggregate, Dense(other), told)
+
+    # The three stages, packed or dense ---------------------------------------------------------
+
+    def _encode(
+        self, tokens: Tensor, positions: Tensor, layout: Layout, condition: Tensor | None
+    ) -> Tensor:
+        rotary = Rotary.at(positions, self._head_widths[0], self.config.rotary_base)
+        x: Tensor = self.embed(tokens)
+        for block in self.encoder:
+            x = self._run(block, x, rotary, layout, condition)
+        return x
+
+    def _decode(
+        self,
+        memory: Tensor,
+        memory_positions: Tensor,
+        positions: Tensor,
+        aggregate: Tensor | None,
+        layout: Layout,
+        condition: Tensor | None,
+    ) -> Tensor:
+        width, base = self._head_widths[1], self.config.rotary_base
+        rotary, read = Rotary.at(positions, width, base), Rotary.at(memory_positions, width, base)
+        x: Tensor = self.swap(self.swap.queries(positions, aggregate), memory, rotary, read, layout)
+        for block in self.decoder:
+            x = self._run(block, x, memory, rotary, read, layout, condition)
+        return x

@@ -1,0 +1,79 @@
+"""What every network has around its blocks: an embedding, conditions, and a way to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from partita.errors import require
+from partita.networks.layers import NORMS, Conditioning, modulate, zero_linear
+from partita.networks.options import TransformerConfig
+
+EMBEDDING_STD = 0.02
+
+
+class Trunk(nn.Module):
+    """A subclass adds its blocks, initialises them, and then calls `_add_head`."""
+
+    recompute: bool = False
+    """Keep no activations inside the blocks for the gradient: compute them twice instead."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.width)
+        self.conditioning = (
+            Conditioning(config.condition_width, config.time, config.classes)
+            if config.conditioned
+            else None
+        )
+
+    def _add_head(self, width: int) -> None:
+        config = self.config
+        self.norm_out = NORMS[config.norm](width)
+        self.modulation_out = (
+            zero_linear(config.condition_width, 2 * width) if config.conditioned else None
+        )
+        nn.init.normal_(self.embed.weight, std=EMBEDDING_STD)
+        # Zero logits at the start: the untrained model is exactly uniform.
+        self.head = zero_linear(width, config.outputs, config.head_bias)
+
+    def _run(self, block: nn.Module, *inputs: Any) -> Tensor:
+        """A block, whose activations are computed again for the gradient under `recompute`."""
+        run: Callable[..., Tensor] = block
+        if self.recompute and self.training and torch.is_grad_enabled():
+            dropping = self.config.dropout > 0  # the second pass must then drop what the first did
+            run = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=dropping)
+        return run(*inputs)
+
+    def _condition(self, scalar: Tensor | None, label: Tensor | None, count: int) -> Tensor | None:
+        """One vector for each of `count` rows; None if the network has no conditions."""
+        self._check_condition(scalar, label)
+        if self.conditioning is None:
+            return None
+        vectors: Tensor = self.conditioning(scalar, label, count)
+        return vectors
+
+    def _check_condition(self, scalar: Tensor | None, label: Tensor | None) -> None:
+        classes = self.config.classes
+        require(scalar is None or self.config.time, "time", "this network is not told the time")
+        require(label is None or classes > 0, "label", "this network has no class labels")
+        if label is not None and not label.is_cuda:  # a check on a GPU would wait for it
+            require(
+                bool(((label >= 0) & (label <= classes)).all()),
+                "label",
+                f"must lie in 0..{classes - 1} ({classes} for none), got {label.tolist()}",
+            )
+
+    def _project(self, hidden: Tensor, condition: Tensor | None) -> Tensor:
+        hidden = self.norm_out(hidden)
+        if self.modulation_out is not None:
+            shift, scale = self.modulation_out(condition).chunk(2, -1)
+            hidden = modulate(hidden, shift, scale)
+        logits: Tensor = self.head(hidden)
+        return logits
