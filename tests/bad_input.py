@@ -13,7 +13,7 @@ import torch
 from partita.data.tokenizers import BPETokenizer
 from partita.errors import InputError
 from partita.evaluation.likelihood import exact_log_likelihood, nelbo
-from partita.hub.reference import dit_config, rename_dit
+from partita.hub.published.reference import dit_config, rename_dit
 from partita.methods import AR, MD4, MDLM
 from partita.methods.corruption import Rate
 from partita.methods.options import MethodOptions

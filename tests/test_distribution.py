@@ -128,3 +128,14 @@ def test_a_batch_that_cannot_be_shared_is_refused(place):
     with pytest.raises(AssertionError, match="31 rows cannot be shared evenly by 2 processes"):
         train(place, "odd", 2, "--training.batch_size", "31")
     assert not (place / "odd" / "recipe.json").exists()
+
+
+@pytest.mark.parametrize("distribution", ["ddp", "fsdp"])
+def test_partitions_over_two_processes(place, distribution):
+    """Each process packs its own rows; one of them may have a group that is empty in all."""
+    flags = [*rate("adamw"), "--method.name", "pgm", "--training.batch_size", "2"]
+    one = train(place, f"alone-pgm-{distribution}", 1, *flags)
+    two = train(place, f"two-pgm-{distribution}", 2, *flags, "--run.distribution", distribution)
+    close = {"rtol": 0, "atol": TOLERANCE["adamw"]}
+    torch.testing.assert_close(recorded(two), recorded(one), **close)
+    torch.testing.assert_close(recorded(two, "norm"), recorded(one, "norm"), rtol=1e-4, atol=1e-6)

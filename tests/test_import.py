@@ -23,9 +23,9 @@ from partita import load
 from partita.commands import import_model as verb
 from partita.commands import main
 from partita.files import sha256
-from partita.hub import archives
-from partita.hub.folding import fold_time
-from partita.hub.reference import load_dit, load_partition
+from partita.hub.published import archives
+from partita.hub.published.folding import fold_time
+from partita.hub.published.reference import load_dit, load_partition
 from partita.methods.mdlm import subs
 from partita.networks import Transformer
 from tests.checkpoints import lightning, other, parameters, state_of, write_tokenizer

@@ -27,10 +27,10 @@ import torch
 from partita.commands import main
 from partita.commands.import_model import find_tokenizer
 from partita.data.reading import DamagedError
-from partita.hub import importing, pickles
-from partita.hub.importing import import_model
-from partita.hub.pickled_values import OPAQUE
-from partita.hub.planning import ImportOptions
+from partita.hub.published import importing, pickles
+from partita.hub.published.importing import import_model
+from partita.hub.published.pickled_values import OPAQUE
+from partita.hub.published.planning import ImportOptions
 from tests.checkpoints import (
     Claim,
     Numbers,

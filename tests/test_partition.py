@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.flop_counter import FlopCounterMode
 
 from partita.errors import InputError
+from partita.evaluation.speed import count_flops_of
 from partita.methods import AR, MD4, MDLM, PGM, ComplementaryMDLM
 from partita.methods.corruption import Corruption
 from partita.networks import (
@@ -545,20 +545,6 @@ def test_every_parameter_has_a_gradient_where_nothing_is_asked(queries):
 # What it costs -----------------------------------------------------------------------------------
 
 
-def attention_flops(query, key, *_, **__):
-    """Scores and values: 2 * 2 operations for each pair and channel."""
-    rows, heads, queries, channels = query
-    return 4 * rows * heads * queries * key[2] * channels
-
-
-def flops(compute):
-    on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    counter = FlopCounterMode(display=False, custom_mapping={on_cpu: attention_flops})
-    with counter:
-        compute()
-    return counter.get_total_flops()
-
-
 def mlp_weights(width, config):
     """SwiGLU: two matrices up, one down, of about 2/3 of the width."""
     return 3 * width * 8 * math.ceil(2 * config.mlp_ratio * width / 3 / 8)
@@ -640,7 +626,7 @@ def test_cost_of_a_prediction(queries, process, width, classes):
             tokens = torch.randint(0, 5, (len(revealed), length))
             known = scattered(revealed, length, seed)
             asked = scattered(queried, length, seed + 10).nonzero(as_tuple=True)
-            costs.add(flops(lambda: method.predict(tokens, known, *asked)))  # noqa: B023
+            costs.add(count_flops_of(lambda: method.predict(tokens, known, *asked)))  # noqa: B023
         assert costs == {predicted_flops(method.network.config, revealed, queried)}
 
 
@@ -652,7 +638,7 @@ def test_cost_of_a_sampling_run(steps):
     revealed = (counts.cumsum(0) - counts).tolist()
     methods = {kind: kind.build(options, 10).eval() for kind in (PGM, MDLM)}
     ours, theirs = (
-        flops(lambda m=method: sample(m, rows, sampler="ordered", steps=steps))
+        count_flops_of(lambda m=method: sample(m, rows, sampler="ordered", steps=steps))
         for method in methods.values()
     )
     config = methods[PGM].network.config

@@ -21,7 +21,8 @@ import torch
 import partita
 from partita.evaluation.likelihood import exact_log_likelihood, nelbo
 from partita.methods import MD4
-from partita.methods.corruption import Corruption, Discrete, Subset, even_times, low_discrepancy
+from partita.methods.corruption import Corruption, Discrete, Subset
+from partita.methods.draws import even_times, low_discrepancy
 from partita.methods.masked import prior_nats, reconstruction_nats, reverse
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig

@@ -14,7 +14,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from partita.hub.reference import load_dit, load_partition, partition_config, rename_partition
+from partita.hub.published.reference import (
+    load_dit,
+    load_partition,
+    partition_config,
+    rename_partition,
+)
 from partita.methods import MDLM, PGM, ComplementaryMDLM
 from partita.methods.corruption import Continuous, Corruption, Discrete, Rate, weighed
 from partita.networks import PartitionTransformer, Queries, TransformerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from partita.hub.reference import load_dit, rename_dit
+from partita.hub.published.reference import load_dit, rename_dit
 from partita.methods import AR, MDLM
 from partita.methods.corruption import Corruption
 from partita.networks import CausalTransformer, Transformer

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from partita.methods import MDLM
-from partita.methods.corruption import low_discrepancy
+from partita.methods.draws import low_discrepancy
 from partita.methods.masked import reverse
 from partita.networks import Transformer
 from partita.schedules import make_schedule

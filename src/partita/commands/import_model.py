@@ -21,9 +21,9 @@ from partita.data.prepare import read_tokenizer, tokenizer_file
 from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, naming, require, require_int
 from partita.files import check_folder
-from partita.hub.importing import import_model
-from partita.hub.planning import CONDITIONINGS, ImportOptions
-from partita.hub.selection import WEIGHTS
+from partita.hub.published.importing import import_model
+from partita.hub.published.planning import CONDITIONINGS, ImportOptions
+from partita.hub.published.selection import WEIGHTS
 from partita.hub.text_model import TextModel
 from partita.networks.options import QUERIES
 

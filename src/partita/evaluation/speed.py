@@ -81,7 +81,7 @@ def race(
             tokens[index] = contestant.run()
             _wait(device)
             seconds[index].append(time.perf_counter() - begin)
-    flops = [_flops(c.run) if count_flops else None for c in contestants]
+    flops = [count_flops_of(c.run) if count_flops else None for c in contestants]
     names = [contestant.name for contestant in contestants]
     return [Speed(*result) for result in zip(names, seconds, tokens, flops, strict=True)]
 
@@ -91,10 +91,36 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _flops(run: Callable[[], object]) -> int:
-    with FlopCounterMode(display=False) as counter:
+def count_flops_of(run: Callable[[], object]) -> int:
+    """Floating-point operations of matrix products and attention, forward and backward."""
+    with FlopCounterMode(display=False, custom_mapping=_ON_CPU) as counter:
         run()
     return int(counter.get_total_flops())
+
+
+def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    """q k^T and its product with v."""
+    batch, heads, queries, width = query
+    return 2 * batch * heads * queries * key[2] * (width + value[3])
+
+
+def _attention_backward(
+    gradient: torch.Size,  # noqa: ARG001 - the shapes of a kernel's arguments, in their order
+    query: torch.Size,
+    key: torch.Size,
+    *_: Any,
+    **__: Any,
+) -> int:
+    """Five products of the forward pass' size: q k^T once more, and the four gradients."""
+    batch, heads, queries, width = query
+    return 10 * batch * heads * queries * key[2] * width
+
+
+# Kernels that torch's counter does not know.
+_ON_CPU = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
 
 
 def sampling_contestants(

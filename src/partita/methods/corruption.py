@@ -37,11 +37,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from partita.errors import InputError, require_int
-from partita.randomness import Noise, Purpose
+from partita.methods.draws import (
+    doubled_ends,
+    even_times,
+    hide_independently,
+    positive_time,
+    random_ranks,
+)
+from partita.randomness import Noise
 from partita.registry import Registry, check_options
 from partita.schedules import Schedule, discretise
 
@@ -95,36 +102,6 @@ class PartitionLaw(Law, Protocol):
         ...
 
 
-def low_discrepancy(
-    shift: Float[Tensor, "*"], index: Int64[Tensor, "B"], batch: int
-) -> Float[Tensor, "B"]:
-    """(shift + i / n) mod 1: one uniform shift spreads the whole batch evenly over [0, 1)."""
-    return (shift + index.double() / batch) % 1
-
-
-def even_times(noise: Noise, step: int, batch: int) -> Float[Tensor, "B"]:
-    """Low-discrepancy times of the rows `noise.samples` of a global batch, in float64."""
-    return low_discrepancy(noise.shared(Purpose.TIME, step), noise.samples, batch)
-
-
-def hide_independently(
-    rate: Float[Tensor, "B"], valid: Bool[Tensor, "B L"], noise: Noise, step: int
-) -> Bool[Tensor, "B L"]:
-    """Hide each valid token with its row's probability."""
-    return (_uniforms(valid, noise, step) < rate[:, None]) & valid
-
-
-def _uniforms(valid: Tensor, noise: Noise, step: int) -> Tensor:
-    positions = torch.arange(valid.shape[1], device=valid.device)[None]
-    return noise.uniform(Purpose.MASK, step, positions)
-
-
-def _ranks(valid: Tensor, noise: Noise, step: int) -> Tensor:
-    """The places of each row's valid tokens in a random order."""
-    keys = _uniforms(valid, noise, step).masked_fill(~valid, torch.inf)
-    return keys.argsort(-1).argsort(-1)
-
-
 def weighed(
     groups: Bool[Tensor, "B L"],
     hidden: Float[Tensor, "B"],
@@ -139,16 +116,6 @@ def weighed(
     return Partition(groups, torch.where(valid, weights, 0))
 
 
-def _doubled_ends(index: Tensor, last: Tensor | int) -> Tensor:
-    """2 at 0 and at the last point, 1 between: what makes up for half the probability."""
-    return torch.where((index == 0) | (index == last), 2.0, 1.0).to(index.dtype)
-
-
-def _positive_time(time: Tensor) -> Tensor:
-    """[0, 1) mirrored to (0, 1]: the weight at t = 0 is infinite, on an event of probability 0."""
-    return 1 - time
-
-
 @LAWS.register("continuous")
 @dataclass(frozen=True)
 class Continuous:
@@ -159,14 +126,14 @@ class Continuous:
     bound: ClassVar[bool] = True
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
-        t = _positive_time(even_times(noise, step, batch))
+        t = positive_time(even_times(noise, step, batch))
         masked = hide_independently(self.schedule.one_minus_alpha(t), valid, noise, step)
         return Corruption(masked, self.schedule.weight(t)[:, None].expand(valid.shape), t)
 
     def partition(
         self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
     ) -> Partition:
-        t = _positive_time(even_times(noise, step, batch))
+        t = positive_time(even_times(noise, step, batch))
         groups = hide_independently(self.schedule.one_minus_alpha(t), valid, noise, step)
         return weighed(groups, *self.weights(t), valid)
 
@@ -216,7 +183,7 @@ class Discrete:
         alpha, hidden = self.schedule.alpha(t), self.schedule.one_minus_alpha(t)
         gone = self.schedule.decrease(before, t) / hidden
         to_come = self.schedule.decrease(t, after.clamp(max=1)) / alpha
-        count = self.steps * _doubled_ends(index, self.steps)
+        count = self.steps * doubled_ends(index, self.steps)
         return (
             torch.where(index > 0, count * gone, 0),
             torch.where(index < self.steps, count * to_come, 0),
@@ -237,7 +204,7 @@ class Subset:
         share = even_times(noise, step, batch)
         count = torch.minimum(torch.floor(share * tokens) + 1, tokens)
         weight = tokens / count.clamp(min=1)  # a row of padding alone hides nothing
-        masked = (_ranks(valid, noise, step) < count[:, None]) & valid
+        masked = (random_ranks(valid, noise, step) < count[:, None]) & valid
         return Corruption(masked, weight[:, None].expand(valid.shape), None)
 
     def partition(
@@ -246,8 +213,8 @@ class Subset:
         tokens = valid.sum(-1)
         share = even_times(noise, step, batch)
         count = torch.floor(share * tokens + 0.5)
-        groups = (_ranks(valid, noise, step) < count[:, None]) & valid
-        total = tokens * _doubled_ends(count, tokens)
+        groups = (random_ranks(valid, noise, step) < count[:, None]) & valid
+        total = tokens * doubled_ends(count, tokens)
         return weighed(groups, total / count, total / (tokens - count), valid)
 
 
@@ -266,14 +233,14 @@ class Rate:
     bound: ClassVar[bool] = False
 
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
-        t = _positive_time(even_times(noise, step, batch))
+        t = positive_time(even_times(noise, step, batch))
         masked = hide_independently(self._rate(t), valid, noise, step)
         return Corruption(masked, self.weight(t)[:, None].expand(valid.shape), t)
 
     def partition(
         self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
     ) -> Partition:
-        t = _positive_time(even_times(noise, step, batch))
+        t = positive_time(even_times(noise, step, batch))
         groups = hide_independently(self._rate(t), valid, noise, step)
         return weighed(groups, self.weight(t), self.weight(1 - t), valid)
 

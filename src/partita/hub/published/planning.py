@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from partita.data.tokenizers import Tokenizer
 from partita.errors import naming, require
-from partita.hub import reference
-from partita.hub.reference import DERIVED, EMBEDDING, SWAP, listed
-from partita.hub.stored import Stored
+from partita.hub.published import reference
+from partita.hub.published.reference import DERIVED, EMBEDDING, SWAP, listed
+from partita.hub.published.stored import Stored
 from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer
 from partita.networks.options import TransformerConfig, TransformerOptions

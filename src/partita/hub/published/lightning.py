@@ -14,10 +14,10 @@ from pathlib import Path
 
 from partita.data.reading import reading
 from partita.errors import MOST, InputError, require
-from partita.hub import archives
-from partita.hub.archives import Archive
-from partita.hub.pickled_values import View
-from partita.hub.stored import Checkpoint, Stored, read_safetensors
+from partita.hub.published import archives
+from partita.hub.published.archives import Archive
+from partita.hub.published.pickled_values import View
+from partita.hub.published.stored import Checkpoint, Stored, read_safetensors
 
 _SHOWN = 5
 _KINDS = "give a .ckpt of Lightning or a .safetensors file"

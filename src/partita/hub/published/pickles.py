@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from partita.data.reading import DamagedError
-from partita.hub.pickled_values import KNOWN, OPAQUE, Opaque, made, storage_named
+from partita.hub.published.pickled_values import KNOWN, OPAQUE, Opaque, made, storage_named
 
 # Far more than tensors take: some checkpoints hold their tokenizer, with all its words.
 LARGEST = 1 << 26  # bytes

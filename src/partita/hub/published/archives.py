@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from partita.data.reading import DamagedError
-from partita.hub import pickles
-from partita.hub.pickled_values import View
-from partita.hub.stored import Stored
+from partita.hub.published import pickles
+from partita.hub.published.pickled_values import View
+from partita.hub.published.stored import Stored
 
 MAGIC = b"PK\x03\x04"
 _HEADER = struct.Struct("<26xHH")  # of an entry; it ends in the lengths of two more fields

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.errors import InputError, require
-from partita.hub.reference import DERIVED, listed, without_prefix
-from partita.hub.stored import Checkpoint, Stored
+from partita.hub.published.reference import DERIVED, listed, without_prefix
+from partita.hub.published.stored import Checkpoint, Stored
 
 WEIGHTS = ("auto", "ema", "raw")
 _RAW = "give --weights raw to leave it alone"

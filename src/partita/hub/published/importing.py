@@ -20,9 +20,9 @@ from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import InputError, require
 from partita.files import sha256
 from partita.hub import parts
-from partita.hub.folding import fold_time
-from partita.hub.lightning import read_checkpoint
-from partita.hub.planning import (
+from partita.hub.published.folding import fold_time
+from partita.hub.published.lightning import read_checkpoint
+from partita.hub.published.planning import (
     NETWORKS,
     ImportOptions,
     Plan,
@@ -32,9 +32,9 @@ from partita.hub.planning import (
     make_plan,
     renamed_by,
 )
-from partita.hub.reference import DERIVED
-from partita.hub.selection import Selection, select
-from partita.hub.stored import Stored
+from partita.hub.published.reference import DERIVED
+from partita.hub.published.selection import Selection, select
+from partita.hub.published.stored import Stored
 from partita.hub.text_model import TextModel
 from partita.provenance import environment
 from partita.recipe import Recipe
