@@ -163,3 +163,32 @@ def test_a_text_that_a_tokenizer_cannot_take():
         tokenizer.encode("b")
     assert caught.value.argument == "tokenizer"
     assert CharacterTokenizer("\ud800").vocab_size == 1  # odd, but an alphabet
+
+
+def byte_level(alphabet):
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(["to be or not to be"], trainer)
+    return BPETokenizer(backend)
+
+
+@pytest.mark.parametrize("text", ["Q", "to be Q", "QQ to be", "to bé", "to be\u2028or 7"])
+def test_a_tokenizer_that_would_drop_characters_refuses_them(text):
+    """A dropped character would cost nothing and count as scored, known or written."""
+    lost = next(c for c in text if c not in "to ben r" and not c.isspace())
+    with pytest.raises(InputError, match=f"the character {lost!r} is not in the tokenizer's voc"):
+        byte_level([]).encode(text)
+    whole = byte_level(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    assert whole.decode(whole.encode(text)) == text
+
+
+def test_what_a_tokenizer_has_a_token_for_is_not_lost():
+    assert byte_level([]).decode(byte_level([]).encode("to be  or")) == "to be  or"
+    assert byte_level([]).encode("") == []
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"to": 0, "?": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    assert BPETokenizer(words).encode("to  be") == [0, 1]

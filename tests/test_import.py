@@ -228,6 +228,13 @@ def test_safetensors_are_read_too():
     assert pgm_error(load("plain", device="cpu"), case, "positions") < 2e-5
 
 
+def test_a_state_dict_by_itself():
+    case = cases.load(LINEAR)
+    torch.save(state_of(case), "model.pt")
+    assert run("model.pt", "plain") == 0
+    assert pgm_error(load("plain", device="cpu"), case, "positions") < 2e-5
+
+
 def test_tensors_that_are_views_of_others():
     case = cases.load(MDLM)
     state = state_of(case)

@@ -181,11 +181,11 @@ STATES = {
     ),
     "no number": (
         changed(HEAD, torch.full((37,), math.nan)),
-        f"{HEAD} holds numbers that are none",
+        f"{HEAD} holds a NaN or an infinite number",
     ),
     "an infinite number": (
         changed(HEAD, torch.full((37,), math.inf)),
-        f"{HEAD} holds numbers that",
+        f"{HEAD} holds a NaN or an inf",
     ),
     "other rotary frequencies": (
         changed("rotary_emb.inv_freq", lambda tensor: tensor**1.2),

@@ -113,7 +113,9 @@ def test_calls_in_a_pickle_are_not_made(attack, protocol, state, capsys):
     assert main(["import", "model.ckpt", "fine", *USUAL]) == 0
     capsys.readouterr()
     torch.save(lightning(state) | {"state_dict": {"key": call}}, "model.ckpt")
-    refused(capsys, "file: model.ckpt: state_dict: key is no plain tensor; torch.save it again")
+    refused(
+        capsys, "file: model.ckpt: state_dict: key is no plain tensor; if you trust it, load it in"
+    )
     torch.save({"state_dict": call}, "model.ckpt")
     refused(capsys, "file: model.ckpt holds no state_dict (it holds: state_dict); give a .ckpt of")
     torch.save(call, "model.ckpt")
@@ -355,13 +357,13 @@ NEITHER = "model.ckpt is neither a zip archive of torch.save nor safetensors"
 
 def test_files_of_other_kinds(state, capsys):
     torch.save(lightning(state), "model.ckpt", _use_new_zipfile_serialization=False)
-    refused(capsys, f"file: {NEITHER}; torch.save it again with a PyTorch of this decade")
+    refused(capsys, f"file: {NEITHER}; if you trust it, load it in PyTorch and save its tensors as")
     for data in (b"", b"PK", b"# some text\n", bytes(1000)):
         Path("model.ckpt").write_bytes(data)
         refused(capsys, f"file: {NEITHER}; give a .ckpt of Lightning or a .safetensors file")
     Path("model.ckpt").write_bytes(pickle.dumps({"state_dict": {}}))
-    refused(capsys, f"file: {NEITHER}; torch.save it again")
-    torch.save(state, "model.ckpt")
+    refused(capsys, f"file: {NEITHER}; if you trust it, load it in PyTorch and save its tensors as")
+    torch.save({**state, "note": "not a tensor"}, "model.ckpt")
     refused(capsys, "file: model.ckpt holds no state_dict (it holds: vocab_embed.embedding, ")
     with zipfile.ZipFile("model.ckpt", "w") as archive:
         archive.writestr("word/document.xml", "<x/>")

@@ -662,13 +662,20 @@ def options(**decoder):
     )
 
 
+@pytest.mark.parametrize("kind", [MDLM, MD4, ComplementaryMDLM])
+def test_a_method_with_masks_takes_no_partition_network(kind):
+    network = PGM.build(options(), 5).network
+    with pytest.raises(InputError, match="network: PartitionTransformer reads groups, not masks"):
+        kind(network, conditioning="none", law="subset")
+
+
 @pytest.mark.parametrize("kind", [MDLM, MD4, AR, ComplementaryMDLM])
 @pytest.mark.parametrize(
     "decoder", [{"depth": 1}, {"width": 8}, {"heads": 1}, {"queries": "mean"}, {"process": "mlp"}]
 )
 def test_a_network_without_a_decoder_takes_no_options_for_one(kind, decoder):
     (name,) = decoder
-    with pytest.raises(InputError, match=f"network\\.decoder\\.{name}: .* has no decoder"):
+    with pytest.raises(InputError, match=f"network\\.decoder\\.{name}: .* only a partition"):
         kind.build(options(**decoder), 5)
     PGM.build(options(**decoder), 5)
 

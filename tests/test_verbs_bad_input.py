@@ -32,7 +32,7 @@ NEWLINE = (
     "data.documents: 'paragraph' ends documents with line breaks, which text8 does not have; "
     "give --data.documents file"
 )
-NO_DECODER = "but the network of MDLM has no decoder; leave it out, or use pgm"
+NO_DECODER = "but only a partition network has a decoder; leave it out, or use pgm"
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
 PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
 TRAIN = f"train notes.txt {SIZES} {PACE}"
@@ -63,6 +63,7 @@ FILES = {
     "type.yaml": b"training: {clip: soft}\n",
     "nan.yaml": b"training: {clip: .nan}\n",
     "range.yaml": b"training: {clip: -3}\n",
+    "decoder.yaml": b"network: {decoder: 3}\n",
     "endless.yaml": b"training: {seconds: .inf}\n",
 }
 
@@ -427,6 +428,7 @@ RECIPES = {
     "--network.decoder.process cube": "network.decoder.process: unknown name 'cube'; known: linear",
     "--network.decoder.width 0": "network.decoder.width: must be at least 1, got 0",
     "--network.decoder.depht 2": "--network.decoder.depht: unknown option; did you mean --network.",
+    "--method.law rate": "method.law: rate takes functions, which only Python has; use the",
     "--network.decoder some": "network.decoder: is a section with keys of its own; write --network",
     "--method.name pgm --network.decoder.depth 1": "network.decoder.depth: 1 of 1 blocks leave no",
     "--method.name pgm --network.decoder.width 7": "network.decoder.width: width 7 must be an even",
@@ -528,6 +530,7 @@ RECIPES = {
     "--config numbered.yaml": "16: unknown key; partita train --help",
     "--config type.yaml": "training.clip: must be a number, got 'soft' (in type.yaml)",
     "--config nan.yaml": "training.clip: must be a positive number, got nan (in nan.yaml)",
+    "--config decoder.yaml": "--config: decoder.yaml: network.decoder must hold keys, got 3",
     "--config range.yaml": "training.clip: must be a positive number, got -3.0 (in range.yaml)",
     "--config=range.yaml": "training.clip: must be a positive number, got -3.0 (in range.yaml)",
     "--config endless.yaml": "training.steps, training.seconds: both say how long the run is",
@@ -744,7 +747,7 @@ ALONE = {
     "a rate by number": (
         f"{TRAIN} --method.law rate --method.law_options.rate 3",
         None,
-        "method: has no loss with these options: 'int' object is not callable",
+        "method.law: rate takes functions, which only Python has; use the method's own",
     ),
     # Bytes that are no text, as a shell may pass them on.
     "bytes to score": ("score mdlm a\udcff", None, "texts: is no UTF-8 text at character 1"),

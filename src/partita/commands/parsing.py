@@ -142,10 +142,19 @@ def _read_config(parser: ArgumentParser, path: Path) -> Mapping[str, Any]:
         raise InputError("--config", f"{path} is no YAML: {_one_line(error)}", hint) from error
     require(isinstance(content, Mapping), "--config", f"{path} holds no recipe", hint)
     for section in sections:
-        inside = content.get(section, {})
+        inside = _inside(content, section)
         problem = f"{path}: {section} must hold keys, got {reprlib.repr(inside)}"
         require(isinstance(inside, Mapping | str), "--config", problem, hint)
     return content  # type: ignore[no-any-return]
+
+
+def _inside(content: Any, section: str) -> object:  # noqa: ANN401 - whatever a file holds
+    """What stands under a dotted name; nothing, if what is above it does not go so deep."""
+    for key in section.split("."):
+        if not isinstance(content, Mapping):
+            return {}
+        content = content.get(key, {})
+    return content
 
 
 def _placed(error: InputError, configs: Configs, words: list[str]) -> InputError:

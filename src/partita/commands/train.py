@@ -186,7 +186,7 @@ class Display:
             "below it.",
             soft_wrap=True,
         )
-        if len(setting.prepared.valid) == 0:
+        if len(setting.prepared.valid) == 0 and self.recipe.data.valid > 0:
             self.console.print(
                 "No document is left for validation: --data.documents line makes more of them.",
                 soft_wrap=True,

@@ -132,6 +132,7 @@ class BPETokenizer:
         )
         self.backend = backend
         self._sizes = (0, 0)
+        self._loses = _may_lose(backend)
 
     @staticmethod
     def from_json(text: str) -> BPETokenizer:
@@ -170,7 +171,10 @@ class BPETokenizer:
 
     def encode(self, text: str) -> list[int]:
         with _told("it cannot encode this text"):
-            return self.backend.encode(text, add_special_tokens=False).ids
+            encoded = self.backend.encode(text, add_special_tokens=False)
+        if self._loses:
+            _refuse_losses(text, encoded.offsets)
+        return encoded.ids
 
     def encode_array(self, text: str) -> NDArray[Any]:
         return np.asarray(self.encode(text), dtype=np.int64)
@@ -181,6 +185,31 @@ class BPETokenizer:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "tokenizers", "json": self.backend.to_str()}
+
+
+def _may_lose(backend: tokenizers.Tokenizer) -> bool:
+    """Whether characters that it does not know are dropped: it has no token for them, nor bytes."""
+    if getattr(backend.model, "unk_token", None) is not None:
+        return False
+    if not isinstance(backend.model, models.BPE):
+        return True
+    words = backend.get_vocab()
+    return not all(symbol in words for symbol in pre_tokenizers.ByteLevel.alphabet())
+
+
+def _refuse_losses(text: str, offsets: list[tuple[int, int]]) -> None:
+    """Every character but white space must be part of some token."""
+    covered = np.zeros(len(text) + 1, dtype=np.int64)
+    spans = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+    np.add.at(covered, spans[:, 0], 1)
+    np.add.at(covered, spans[:, 1], -1)
+    for place in np.flatnonzero(np.cumsum(covered)[:-1] <= 0).tolist():
+        if not text[place].isspace():
+            raise InputError(
+                "text",
+                f"the character {text[place]!r} is not in the tokenizer's vocabulary",
+                "leave it out; a model trained with bytes or bpe takes every text",
+            )
 
 
 def from_description(description: object) -> Tokenizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from partita.networks.options import decoder_sizes
 from partita.recipe import Recipe
 
 _INFILL = '\nprint(model.infill("The capital of ____ is Paris."))'
@@ -17,7 +18,7 @@ def model_card(
     facts = {
         "method": recipe.method.name,
         "parameters": f"{parameters:,}",
-        "network": f"{network.depth} blocks of width {network.width}, {network.heads} heads",
+        "network": f"{_blocks(recipe)} of width {network.width}, {network.heads} heads",
         "longest sequence": f"{network.length} tokens",
         "tokenizer": f"{recipe.tokenizer.name}, {tokens:,} tokens",
         "trained on": provenance.get("data", "unknown"),
@@ -49,6 +50,13 @@ print(model.sample(2)){_INFILL if masked else ""}
 The folder holds safetensors and JSON alone; loading it runs no code. The full recipe is in
 `config.json`.
 """
+
+
+def _blocks(recipe: Recipe) -> str:
+    if recipe.method.name != "pgm":
+        return f"{recipe.network.depth} blocks"
+    decoder = decoder_sizes(recipe.network)[0]
+    return f"{recipe.network.depth - decoder} + {decoder} blocks (encoder and decoder)"
 
 
 def _cell(value: object) -> str:

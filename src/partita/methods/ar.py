@@ -20,7 +20,7 @@ from partita.methods.mdlm import subs
 from partita.networks.base import Queries
 from partita.networks.causal import CausalTransformer
 from partita.networks.layouts import DENSE, Layout, Segments
-from partita.networks.options import TransformerConfig, TransformerOptions, refuse_decoder
+from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.randomness import Noise
 
 
@@ -45,7 +45,6 @@ class AR(nn.Module):
     def build(cls, network: TransformerOptions, tokens: int, **choices: Any) -> AR:
         """AR over a new network for ids 0..tokens-1; the start token is the id after them."""
         require(not choices, "method", f"ar has no {', '.join(choices)}", "leave it out")
-        refuse_decoder(network, cls.__name__)
         config = TransformerConfig(**vars(network), vocab_size=tokens + 1)
         return cls(CausalTransformer(config))
 

@@ -16,9 +16,9 @@ from partita.errors import InputError, require
 from partita.methods.base import Loss, check_tokens
 from partita.methods.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.methods.masked import weighted_cross_entropy
-from partita.networks.base import Network, Queries
+from partita.networks.base import Network, PartitionNetwork, Queries
 from partita.networks.layouts import DENSE, Layout
-from partita.networks.options import TransformerConfig, TransformerOptions, refuse_decoder
+from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.transformer import Transformer
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
@@ -38,6 +38,7 @@ class MaskedMethod(nn.Module, ABC):
     default_law: ClassVar[str]
     default_conditioning: ClassVar[str]
     predicts_real_tokens_alone: ClassVar[bool] = False
+    partitions: ClassVar[bool] = False  # whether its network reads groups, not masks
     reads_padding: ClassVar[bool] = True  # unless a layout keeps it apart
 
     def __init__(
@@ -89,7 +90,6 @@ class MaskedMethod(nn.Module, ABC):
 
     @classmethod
     def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
-        refuse_decoder(options, cls.__name__)
         outputs = tokens if cls.predicts_real_tokens_alone else None
         config = TransformerConfig(
             **vars(options), vocab_size=tokens + 1, output_size=outputs, time=timed
@@ -100,6 +100,12 @@ class MaskedMethod(nn.Module, ABC):
         return self.network.config.vocab_size - 1
 
     def _check_network(self) -> None:
+        require(
+            self.partitions or not isinstance(self.network, PartitionNetwork),
+            "network",
+            f"{type(self.network).__name__} reads groups, not masks",
+            "use Transformer, or the method PGM",
+        )
         require(
             not getattr(self.network, "causal", False),
             "network",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from partita.errors import InputError, naming
+from partita.errors import InputError, naming, require
 from partita.methods import METHODS
 from partita.methods.corruption import LAWS
 from partita.networks.options import TransformerOptions
@@ -34,6 +34,8 @@ class MethodOptions:
             _ = METHODS[self.name]
             if self.law is not None:
                 _ = LAWS[self.law]
+            problem, remedy = "rate takes functions, which only Python has", "use the method's own"
+            require(self.law != "rate", "law", problem, remedy)
 
     def build(self, network: TransformerOptions, tokens: int) -> nn.Module:
         """The method over a new network for so many real tokens."""

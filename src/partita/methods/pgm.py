@@ -13,7 +13,8 @@ which is the same where alpha(1 - t) = 1 - alpha(t) and no bound elsewhere. Half
 mean of two valid bounds: that is what training minimises, and what evaluation reports by default.
 
 The default law has the time integrated out (`corruption.py`, subset): the size k of group 1 is
-uniform between 0 and L and the weights are L/k and L/(L-k), bounded where 1/t and 1/(1-t) are not.
+uniform between 0 and L (the ends have half the chance and twice the weight), and the weights are
+L/k and L/(L-k), bounded where 1/t and 1/(1-t) are not.
 
 Sampling encodes the revealed tokens and decodes the positions asked for; there is no mask token.
 The samplers are those of the masked family (algorithm 1 is `ordered` in random order).
@@ -117,6 +118,7 @@ class PGM(PartitionMethod):
     default_schedule = "log-linear"
     default_law = "subset"
     default_conditioning = "none"
+    partitions = True
     reads_padding = False
 
     @classmethod
@@ -182,7 +184,7 @@ class PGM(PartitionMethod):
 
 @METHODS.register("mdlm-complementary")
 class ComplementaryMDLM(MDLM, PartitionMethod):
-    """MDLM with complementary masking (section 5.3): the same loss, a network with masks.
+    """MDLM with complementary masking (PGM, section 5.3): the same loss, a network with masks.
 
     Every sequence is seen twice, with group 1 masked and with group 0 masked. It isolates what
     PGM gains from learning from both groups, at twice the cost of MDLM.

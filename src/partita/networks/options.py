@@ -21,7 +21,7 @@ class DecoderOptions:
     width: int | None = None
     """Channels of each query; network.width unless given."""
     heads: int | None = None
-    """Attention heads; unless given, as many as there is room for of the encoder's width."""
+    """Attention heads; unless given, of the encoder's head width, as far as the width allows."""
     queries: str = "positions"
     """What queries start from: positions, learned (no positions), mean or logsumexp (positions
     and that aggregate of the other group)."""
@@ -92,7 +92,7 @@ class TransformerConfig(TransformerOptions):
     """Sizes and options of a transformer."""
 
     vocab_size: int
-    """Number of input ids, the mask (or start) token included."""
+    """Number of input ids, a mask or start token included (PGM has neither)."""
     output_size: int | None = None
     """Number of logits; the same as vocab_size unless given."""
     time: bool = False
@@ -135,9 +135,9 @@ def decoder_sizes(options: TransformerOptions) -> tuple[int, int, int]:
     return depth, width, heads
 
 
-def refuse_decoder(options: TransformerOptions, method: str) -> None:
+def refuse_decoder(options: TransformerOptions) -> None:
     """Say so where somebody shapes a decoder that their network does not have."""
     for name, value in vars(options.decoder).items():
         if value != getattr(DecoderOptions(), name):
-            problem = f"is {value!r}, but the network of {method} has no decoder"
+            problem = f"is {value!r}, but only a partition network has a decoder"
             raise InputError(f"network.decoder.{name}", problem, "leave it out, or use pgm")

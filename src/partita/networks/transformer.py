@@ -17,7 +17,7 @@ from partita.networks.base import Queries
 from partita.networks.blocks import Block, initialise
 from partita.networks.layers import Rotary
 from partita.networks.layouts import DENSE, Layout, Segments
-from partita.networks.options import TransformerConfig
+from partita.networks.options import TransformerConfig, refuse_decoder
 from partita.networks.trunk import Trunk
 
 
@@ -27,6 +27,7 @@ class Transformer(Trunk):
     causal = False
 
     def __init__(self, config: TransformerConfig) -> None:
+        refuse_decoder(config)
         super().__init__(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         initialise(self.blocks, config.depth)

@@ -10,7 +10,7 @@ import torch
 
 from partita.errors import InputError, naming, require
 from partita.randomness import Noise
-from partita.recipe import Recipe
+from partita.recipe import Recipe, flatten
 from partita.samplers import sample
 
 
@@ -57,11 +57,11 @@ def row_length(recipe: Recipe) -> int:
 
 def refuse_contradictions(recipe: Recipe, base: Recipe, path: str) -> None:
     """A model that is trained further keeps its method, its network and its tokenizer."""
-    ours, theirs = recipe.to_dict(), base.to_dict()
-    kept = [("method", "name"), ("method", "conditioning")]
-    kept += [("tokenizer", key) for key in ours["tokenizer"]]
-    kept += [("network", key) for key in ours["network"] if key != "dropout"]
-    for section, key in kept:
-        mine, its = ours[section][key], theirs[section][key]
+    ours, theirs = flatten(recipe.to_dict()), flatten(base.to_dict())
+    kept = ("method.name", "method.conditioning", "tokenizer.", "network.")
+    for key in ours:
+        if not key.startswith(kept) or key == "network.dropout":
+            continue
+        mine, its = ours[key], theirs[key]
         problem = f"is {mine!r}, but the model of {path} has {its!r}, which training cannot change"
-        require(mine == its, f"{section}.{key}", problem, "leave it out")
+        require(mine == its, key, problem, "leave it out")

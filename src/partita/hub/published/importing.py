@@ -80,7 +80,9 @@ def _read(state: Mapping[str, Stored], plan: Plan) -> dict[str, Tensor]:
     tensors = {}
     for key, stored in state.items():
         tensor = stored.read().float()
-        require(bool(tensor.isfinite().all()), "file", f"{key:.100} holds numbers that are none")
+        require(
+            bool(tensor.isfinite().all()), "file", f"{key:.100} holds a NaN or an infinite number"
+        )
         tensors[key] = tensor
     _check_rotary(tensors.get(DERIVED))
     weights = renamed_by(tensors, plan)

@@ -1,6 +1,6 @@
 """Checkpoints of PyTorch Lightning, as the reference implementations of MDLM, PGM and SDTT save.
 
-    state_dict          the weights
+    state_dict          the weights (a file may also be a state dict by itself)
     ema                 {decay, num_updates, shadow_params}: the moving average, in a list
     optimizer_states, hyper_parameters, callbacks, loops, ...
 
@@ -21,7 +21,7 @@ from partita.hub.published.stored import Checkpoint, Stored, read_safetensors
 
 _SHOWN = 5
 _KINDS = "give a .ckpt of Lightning or a .safetensors file"
-_RESAVE = "torch.save it again with a PyTorch of this decade, or as safetensors"
+_RESAVE = "if you trust it, load it in PyTorch and save its tensors as safetensors"
 
 
 def read_checkpoint(path: Path, *, ema: bool = True) -> Checkpoint:
@@ -46,6 +46,8 @@ def read_lightning(path: Path, *, ema: bool = True) -> Checkpoint:
         content = archive.content()
         held = content if isinstance(content, dict) else {}
         state = held.get("state_dict")
+        if held and all(isinstance(value, View) for value in held.values()):
+            state = held  # a state dict, saved by itself
         if not isinstance(state, dict) or not state:
             raise InputError("file", f"{path} holds no state_dict{_listed(held)}", _KINDS)
         weights = {
