@@ -91,6 +91,7 @@ def test_everything_that_a_page_shows_works(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging-face"))
     write_files(tmp_path)
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     for name, body in blocks(page):
         title = re.match(r"# (\S+\.yaml)\n", body)
         if name == "yaml" and title:
