@@ -373,7 +373,7 @@ def test_what_is_printed_and_kept(capsys):
     assert [line.strip().split(maxsplit=1) for line in out.splitlines()[-6:-1]] == [
         ["method", "pgm (PartitionDIT, time layers folded)"],
         ["parameters", f"{parameters:,}"],
-        ["network", "4 blocks of width 32, 2 heads"],
+        ["network", "2 + 2 blocks (encoder and decoder) of width 32, 2 heads"],
         ["weights", "ema"],
         ["tokenizer", "tokenizer.json, 36 tokens"],
     ]

@@ -21,6 +21,7 @@ from partita.data.prepare import read_tokenizer, tokenizer_file
 from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, naming, require, require_int
 from partita.files import check_folder
+from partita.hub.card import network_in_words
 from partita.hub.published.importing import import_model
 from partita.hub.published.planning import CONDITIONINGS, ImportOptions
 from partita.hub.published.selection import WEIGHTS
@@ -141,12 +142,12 @@ def find_tokenizer(name: str) -> Tokenizer:
 
 def report(console: Console, model: TextModel, out: Path) -> None:
     """What came of it, and what to do with it."""
-    network, facts = model.recipe.network, model.provenance
+    facts = model.provenance
     parameters = sum(parameter.numel() for parameter in model.method.parameters())
     rows = {
         "method": f"{model.recipe.method.name} ({facts['detected']})",
         "parameters": f"{parameters:,}",
-        "network": f"{network.depth} blocks of width {network.width}, {network.heads} heads",
+        "network": network_in_words(model.recipe),
         "weights": facts["weights"],
         "tokenizer": f"{model.recipe.tokenizer.name}, {model.tokenizer.vocab_size:,} tokens",
     }

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from partita.methods import METHODS
-from partita.networks.options import TransformerOptions
+from partita.networks.options import DecoderOptions, TransformerOptions
 from partita.randomness import Noise
 from partita.samplers import sample
 from partita.training.optimisers import OPTIMISERS
@@ -159,7 +159,7 @@ def training_contestants(
     rows = torch.randint(tokens, (batch_size, network.length), device=device)
     for name, packed in TRAINING:
         method = _method(name, network, tokens, device)
-        if name == "pgm":
+        if not packed:
             method.network.packed = packed  # type: ignore[union-attr]
         (optimiser,) = OPTIMISERS["adamw"](method, 1e-4, 0.0)
 
@@ -184,7 +184,8 @@ def training_contestants(
 
 
 def _method(name: str, network: TransformerOptions, tokens: int, device: torch.device) -> nn.Module:
-    options = network if name == "pgm" else replace(network, decoder=type(network.decoder)())
+    partitions = getattr(METHODS[name], "partitions", False)
+    options = network if partitions else replace(network, decoder=DecoderOptions())
     method: nn.Module = METHODS[name].build(options, tokens).to(device)  # type: ignore[attr-defined]
     return method
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from partita.methods import METHODS
 from partita.networks.options import decoder_sizes
 from partita.recipe import Recipe
 
@@ -18,7 +19,7 @@ def model_card(
     facts = {
         "method": recipe.method.name,
         "parameters": f"{parameters:,}",
-        "network": f"{_blocks(recipe)} of width {network.width}, {network.heads} heads",
+        "network": network_in_words(recipe),
         "longest sequence": f"{network.length} tokens",
         "tokenizer": f"{recipe.tokenizer.name}, {tokens:,} tokens",
         "trained on": provenance.get("data", "unknown"),
@@ -52,11 +53,13 @@ The folder holds safetensors and JSON alone; loading it runs no code. The full r
 """
 
 
-def _blocks(recipe: Recipe) -> str:
-    if recipe.method.name != "pgm":
-        return f"{recipe.network.depth} blocks"
-    decoder = decoder_sizes(recipe.network)[0]
-    return f"{recipe.network.depth - decoder} + {decoder} blocks (encoder and decoder)"
+def network_in_words(recipe: Recipe) -> str:
+    """Blocks, width and heads."""
+    network, blocks = recipe.network, f"{recipe.network.depth} blocks"
+    if getattr(METHODS[recipe.method.name], "partitions", False):
+        decoder = decoder_sizes(network)[0]
+        blocks = f"{network.depth - decoder} + {decoder} blocks (encoder and decoder)"
+    return f"{blocks} of width {network.width}, {network.heads} heads"
 
 
 def _cell(value: object) -> str:
