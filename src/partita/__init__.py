@@ -9,6 +9,12 @@ __version__ = "0.1.0"
 # What `import partita` offers, and where it lives. Modules load on first use.
 _HOME = {
     "AR": "partita.methods",
+    "D3PM": "partita.methods",
+    "DDPM": "partita.methods",
+    "EmbeddingDDPM": "partita.methods",
+    "GenMD4": "partita.methods",
+    "SEDD": "partita.methods",
+    "UniformSEDD": "partita.methods",
     "MD4": "partita.methods",
     "MDLM": "partita.methods",
     "PGM": "partita.methods",

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     TIME = 3  # training and evaluation times
     MASK = 4  # training and evaluation masks
     DATA = 5  # the order of training examples
+    STATE = 6  # the Gaussian noise of a reverse process
 
 
 def _multiply(a: Tensor, constant: int) -> tuple[Tensor, Tensor]:
@@ -109,6 +110,12 @@ class Noise:
         """53-bit uniforms in [0, 1) for the listed (row, position) pairs alone."""
         return self._uniform(purpose, step, self.samples[rows], positions)
 
+    def normal(
+        self, purpose: Purpose, step: int, positions: Int64[Tensor, "#B K"]
+    ) -> Float64[Tensor, "B K"]:
+        """Standard normals, one for each sample and position."""
+        return standard_normal(self.uniform(purpose, step, positions))
+
     def _uniform(self, purpose: Purpose, step: int, samples: Tensor, positions: Tensor) -> Tensor:
         purpose_and_stream = (int(purpose) << _STREAM_BITS) | self.stream
         counter = (
@@ -119,6 +126,18 @@ class Noise:
         )
         high, low, _, _ = philox(counter, (self.seed & _MASK32, self.seed >> 32))
         return ((high << 21) | (low >> 11)).to(torch.float64) * 2.0**-53
+
+
+def standard_normal(u: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
+    """The inverse normal distribution function at the middle of each 53-bit uniform's cell.
+
+    Both tails are taken as lower ones, where float64 is dense: the normals are exactly symmetric,
+    never infinite, and reach as far as 53 bits do (8.3 standard deviations).
+    """
+    lower = u < 0.5
+    cell = torch.where(lower, u, 1 - u - 2.0**-53)  # exact, as is the half cell that is added
+    quantile = torch.special.ndtri(cell + 2.0**-54)
+    return torch.where(lower, quantile, -quantile)
 
 
 _FEISTEL_ROUNDS = 6

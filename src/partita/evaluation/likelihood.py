@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float64, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.errors import require, require_int
 from partita.methods.ar import AR
-from partita.methods.base import Denoiser, Loss, check_tokens
+from partita.methods.base import Denoiser, Loss, TextMethod, check_tokens
 from partita.methods.corruption import Law, make_law
 from partita.methods.masked import prior_nats, reconstruction_nats
 from partita.methods.masked_method import MaskedMethod
@@ -64,7 +64,7 @@ class Estimate:
 
 
 def nelbo(
-    method: MaskedMethod | AR,
+    method: TextMethod,
     tokens: Int64[Tensor, "N L"],
     *,
     law: str | Law | None = None,
@@ -91,19 +91,10 @@ def nelbo(
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
     labels = as_labels(label, tokens.shape[0], tokens.device)
     count = int(valid.sum())
-    if isinstance(method, AR):
-        require(law is None, "law", "an autoregressive likelihood is exact: nothing is drawn")
-        passes, laws = 1, {}
-    else:
+    if not isinstance(method, AR):
         require_int(replicates, "replicates", 2)
-        passes, laws = replicates, {"law": _bound_law(method, law)}
-    more: dict[str, Any] = {}
-    if groups is not None:
-        partitions = isinstance(method, PartitionMethod)
-        require(
-            partitions, "groups", f"{type(method).__name__} makes no partitions", "leave it out"
-        )
-        more = {"groups": groups}
+    passes = 1 if isinstance(method, AR) else replicates
+    choices = _choices(method, law, groups)
     totals = torch.zeros(passes, dtype=torch.float64)
     with evaluating(method), torch.no_grad():
         for step in range(passes):
@@ -116,15 +107,28 @@ def nelbo(
                     valid=v,
                     label=c,
                     layout=_apart(v) if getattr(method, "reads_padding", True) else DENSE,
-                    **laws,
-                    **more,
+                    **choices,
                 )
                 totals[step] += _nats(loss)
                 if progress is not None:
                     progress((step + (int(rows[-1]) + 1) / len(tokens)) / passes)
-    per_token = totals / count + bound_ends(method, laws.get("law"))
+    per_token = totals / count + bound_ends(method, choices.get("law"))
     error = float(per_token.std()) / math.sqrt(passes) if passes > 1 else 0.0
     return Estimate(float(per_token.mean()), error, count)
+
+
+def _choices(method: TextMethod, law: str | Law | None, groups: int | None) -> dict[str, Any]:
+    """What a method's loss is told beside the batch."""
+    kind, chosen = type(method).__name__, dict[str, Any]()
+    if isinstance(method, MaskedMethod):
+        chosen["law"] = _bound_law(method, law)
+    else:
+        require(law is None, "law", f"there is no choice of it for {kind}", "leave it out")
+    if groups is not None:
+        makes = isinstance(method, PartitionMethod)
+        require(makes, "groups", f"{kind} makes no partitions", "leave it out")
+        chosen["groups"] = groups
+    return chosen
 
 
 def _batches(
@@ -159,7 +163,7 @@ def _bound_law(method: MaskedMethod, law: str | Law | None) -> Law:
     return chosen
 
 
-def bound_ends(method: nn.Module, law: Law | None = None) -> float:
+def bound_ends(method: object, law: Law | None = None) -> float:
     """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
     if not isinstance(method, MaskedMethod):
         return 0.0

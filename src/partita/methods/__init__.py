@@ -2,8 +2,28 @@
 
 from partita.methods.ar import AR
 from partita.methods.base import METHODS, Denoiser, Loss
+from partita.methods.d3pm import D3PM
+from partita.methods.ddpm import DDPM
+from partita.methods.diffusion_lm import EmbeddingDDPM
+from partita.methods.genmd4 import GenMD4
 from partita.methods.md4 import MD4
 from partita.methods.mdlm import MDLM
 from partita.methods.pgm import PGM, ComplementaryMDLM
+from partita.methods.sedd import SEDD, UniformSEDD
 
-__all__ = ["AR", "MD4", "MDLM", "METHODS", "PGM", "ComplementaryMDLM", "Denoiser", "Loss"]
+__all__ = [
+    "AR",
+    "D3PM",
+    "DDPM",
+    "MD4",
+    "MDLM",
+    "METHODS",
+    "PGM",
+    "SEDD",
+    "ComplementaryMDLM",
+    "Denoiser",
+    "EmbeddingDDPM",
+    "GenMD4",
+    "Loss",
+    "UniformSEDD",
+]

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.errors import require
+from partita.networks.layouts import DENSE, Layout
+from partita.randomness import Noise
 from partita.registry import Registry
 from partita.schedules import Schedule
 
@@ -43,7 +45,7 @@ class Model(Protocol):
 
     @property
     def family(self) -> str:
-        """ "masked" or "causal": which samplers fit."""
+        """Which samplers fit: "masked", "causal", "chain", "score" or "gaussian"."""
         ...
 
     @property
@@ -89,6 +91,56 @@ class Denoiser(Model, Protocol):
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "N V"]:
         """Log-probabilities of the tokens at the (row, position) pairs; the mask's is -inf."""
+        ...
+
+
+@runtime_checkable
+class TextMethod(Model, Protocol):
+    """A model with a loss whose nats are a likelihood bound, or the likelihood itself."""
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """The loss of a batch."""
+        ...
+
+
+@runtime_checkable
+class Chain(Model, Protocol):
+    """A model whose reverse process moves whole states from t to s, whatever tokens they hold.
+
+    Its network predicts the clean tokens (the mean); the process makes a step of that.
+    """
+
+    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
+        """p(z_1): the probabilities of every state at t = 1."""
+        ...
+
+    def mean(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        time: Float[Tensor, "B"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        """log p(x | z_t), the prediction of the clean tokens."""
+        ...
+
+    def step(
+        self,
+        log_mean: Float[Tensor, "B L V"],
+        tokens: Int64[Tensor, "B L"],
+        s: Float[Tensor, "B"],
+        t: Float[Tensor, "B"],
+    ) -> Float[Tensor, "B L S"]:
+        """p(z_s | z_t) for s < t, given the prediction at t."""
         ...
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -28,6 +30,8 @@ class MethodOptions:
     """Options of the law, for example {steps: 64} of discrete."""
     conditioning: str | None = None
     """What the network is told: none, time, or sigma."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More choices of the method, for example {transition: uniform, steps: 100} of d3pm."""
 
     def __post_init__(self) -> None:
         with naming(self._names()):
@@ -39,10 +43,17 @@ class MethodOptions:
 
     def build(self, network: TransformerOptions, tokens: int) -> nn.Module:
         """The method over a new network for so many real tokens."""
-        choices = {key: value for key, value in vars(self).items() if key != "name" and value}
+        self._check_options()
+        choices = {
+            key: value
+            for key, value in vars(self).items()
+            if key not in ("name", "options") and value
+        }
         try:
             with naming(self._names()):
-                method: nn.Module = METHODS[self.name].build(network, tokens, **choices)  # type: ignore[attr-defined]
+                method: nn.Module = METHODS[self.name].build(  # type: ignore[attr-defined]
+                    network, tokens, **choices, **self.options
+                )
         except InputError:
             raise
         except (RuntimeError, ArithmeticError, TypeError, ValueError, MemoryError) as error:
@@ -52,10 +63,24 @@ class MethodOptions:
             ) from error
         return method
 
+    def _check_options(self) -> None:
+        """Refuse what the method does not take, and what has a key of its own."""
+        build = METHODS[self.name].build  # type: ignore[attr-defined]
+        known = [
+            parameter.name
+            for parameter in inspect.signature(build).parameters.values()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name not in vars(self)
+        ]
+        for key in self.options:
+            takes = f"it takes: {', '.join(known) or 'none'}"
+            problem = f"is not an option of {self.name}"
+            require(key in known, f"method.options.{key}", problem, takes)
+
     def _names(self) -> dict[str, str]:
         """The method's arguments as keys of the recipe."""
         law = {key: f"method.law_options.{key}" for key in self.law_options}
         options = "schedule_options"
         schedule = {f"schedule.{key}": f"method.{options}.{key}" for key in self.schedule_options}
         keys = {key: f"method.{key}" for key in ("schedule", "law", "conditioning")}
-        return {**law, **schedule, **keys, "method": "method.name"}
+        more = {key: f"method.options.{key}" for key in self.options}
+        return {**law, **schedule, **keys, **more, "method": "method.name"}

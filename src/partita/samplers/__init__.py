@@ -1,6 +1,6 @@
 """Samplers: plain functions that turn a trained model into samples, one step at a time."""
 
-from partita.samplers import autoregressive, blocks, confidence, planned
+from partita.samplers import autoregressive, blocks, chain, confidence, gaussian, planned, score
 from partita.samplers.base import SAMPLERS, Callback, Session, Step
 from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.categorical import Decoding, sample_categorical
@@ -18,8 +18,11 @@ __all__ = [
     "Step",
     "autoregressive",
     "blocks",
+    "chain",
     "confidence",
+    "gaussian",
     "planned",
     "sample",
     "sample_categorical",
+    "score",
 ]

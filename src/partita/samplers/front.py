@@ -18,7 +18,13 @@ from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
 from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.categorical import Decoding
 
-DEFAULT_SAMPLER = {"masked": "ancestral", "causal": "autoregressive"}
+DEFAULT_SAMPLER = {
+    "masked": "ancestral",
+    "causal": "autoregressive",
+    "chain": "reverse",
+    "score": "analytic",
+    "gaussian": "ddpm",
+}
 
 
 def sample(

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from partita.data.batches import Batch, Order
 from partita.errors import InputError, require
 from partita.evaluation.likelihood import Estimate, bound_ends
+from partita.methods.ar import AR
 from partita.methods.base import Loss
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.layouts import Layout
@@ -88,7 +89,8 @@ class Objective(nn.Module):
             layout=batch.layout(),
             **law,
         )
-        return loss.per_token.sum()
+        # A bound is the sum of its tokens' nats; what is differentiated may have more to it.
+        return loss.per_token.sum() if bound else loss.objective * loss.tokens
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class Engine:
             return None
         batch = order.first(count, self.world.share(count, "validation_rows"))
         parts = batch.to(self.world.device).split(self.run.micro_batch or order.batch_size)
-        exact = not isinstance(self.method, MaskedMethod)
+        exact = isinstance(self.method, AR)
         totals = torch.zeros(1 if exact else REPLICATES, dtype=torch.float64)
         self.method.eval()
         with self.average.applied_to(self.method):

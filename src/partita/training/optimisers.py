@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,17 +18,29 @@ _AT_THE_ENDS = {"embed", "conditioning", "modulation_out", "head"}  # not inside
 
 
 def _adamw(
-    parameters: list[nn.Parameter], rate: float, weight_decay: float
+    module: nn.Module, names: list[str], rate: float, weight_decay: float
 ) -> torch.optim.Optimizer:
+    """AdamW for some parameters; those that a module names as `undecayed` are not decayed."""
+    kept, parameters = getattr(module, "undecayed", ()), dict(module.named_parameters())
+    decayed = [parameters[name] for name in names if name not in kept]
+    others = [parameters[name] for name in names if name in kept]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed},
+        {"params": others, "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(
-        parameters, lr=rate, betas=BETAS, weight_decay=weight_decay, fused=True
+        [group for group in groups if group["params"]],
+        lr=rate,
+        betas=BETAS,
+        weight_decay=weight_decay,
+        fused=True,
     )
 
 
 @OPTIMISERS.register("adamw")
 def adamw(module: nn.Module, rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
     """AdamW for everything."""
-    return [_adamw(list(module.parameters()), rate, weight_decay)]
+    return [_adamw(module, [name for name, _ in module.named_parameters()], rate, weight_decay)]
 
 
 @OPTIMISERS.register("muon")
@@ -37,11 +50,13 @@ def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.opti
     Its updates are scaled to AdamW's typical size, so that one learning rate serves both.
     """
     matrices: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
+    rest: list[str] = []
     for name, parameter in module.named_parameters():
-        hidden_matrix = parameter.ndim == 2 and not _AT_THE_ENDS & set(name.split("."))
-        (matrices if hidden_matrix else rest).append(parameter)
+        if parameter.ndim == 2 and not _AT_THE_ENDS & set(name.split(".")):
+            matrices.append(parameter)
+        else:
+            rest.append(name)
     hidden = torch.optim.Muon(
         matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    return [hidden, _adamw(rest, rate, weight_decay)]
+    return [hidden, _adamw(module, rest, rate, weight_decay)]

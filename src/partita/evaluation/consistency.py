@@ -1,0 +1,148 @@
+"""How far a score model is from any law: a report on the one constraint that true scores satisfy.
+
+At a masked position the true scores are alpha / (1 - alpha) times the posterior mean of the clean
+token, so that they sum to alpha / (1 - alpha) whatever the data are (MD4, proposition 1). A network
+with softmax outputs keeps that by construction; free scores break it, and the reverse process that
+they define is then not the reversal of the forward one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from partita.errors import require, require_int
+from partita.files import whole_file
+from partita.methods.base import check_tokens
+from partita.methods.ctmc import total_noise
+from partita.methods.sedd import SEDD
+from partita.randomness import Noise
+from partita.samplers.front import as_labels, evaluating
+
+TIMES = tuple(i / 20 for i in range(1, 21))
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """Sums of scores at the masked positions of one time, each divided by alpha / (1 - alpha)."""
+
+    time: float
+    alpha: float
+    target: float
+    """alpha / (1 - alpha), what the scores of a position should sum to."""
+    mean: float
+    """Mean of sum / target: 1 for a consistent model, as all of the following."""
+    low: float
+    """5 % of the positions are below."""
+    high: float
+    """5 % of the positions are above."""
+    deviation: float
+    """Mean of |log(sum / target)|: 0 for a consistent model."""
+    positions: int
+    """How many masked positions there were; without any, the numbers are NaN."""
+
+
+def score_consistency(
+    model: SEDD,
+    tokens: Int64[Tensor, "N L"],
+    times: Sequence[float] = TIMES,
+    *,
+    batch_size: int = 64,
+    seed: int = 0,
+    valid: Bool[Tensor, "N L"] | None = None,
+    label: int | Int64[Tensor, "N"] | None = None,
+) -> list[Consistency]:
+    """One row for each time: tokens are masked as at that time, and scores asked at the masks."""
+    masks = getattr(getattr(model, "graph", None), "mask_id", None) is not None
+    require(masks, "model", "must be a score model under the absorbing graph")
+    require_int(batch_size, "batch_size")
+    require(len(times) > 0, "times", "is empty")
+    for time in times:
+        require(0 < time <= 1, "times", f"must lie in (0, 1], got {time}")
+    check_tokens(tokens, model, valid)
+    real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+    tokens = torch.where(real, tokens, model.mask_id)
+    labels = as_labels(label, tokens.shape[0], tokens.device)
+    with evaluating(model), torch.no_grad():
+        return [
+            _row(
+                model, time, _log_ratios(model, tokens, real, labels, time, batch_size, seed, step)
+            )
+            for step, time in enumerate(times)
+        ]
+
+
+def _log_ratios(
+    model: SEDD,
+    tokens: Tensor,
+    valid: Tensor,
+    labels: Tensor | None,
+    time: float,
+    batch_size: int,
+    seed: int,
+    step: int,
+) -> Tensor:
+    """log of sum / target at every masked position, in float64."""
+    found = []
+    for rows in torch.split(torch.arange(len(tokens), device=tokens.device), batch_size):
+        t = torch.full((len(rows),), time, dtype=torch.float64, device=tokens.device)
+        sigma = total_noise(model.schedule, t)
+        state = model.graph.noised(tokens[rows], sigma, valid[rows], Noise(seed, rows), step)
+        where, positions = ((state == model.mask_id) & valid[rows]).nonzero(as_tuple=True)
+        label = None if labels is None else labels[rows]
+        log_score = model.log_score(state, t, where, positions, label)[..., : model.graph.tokens]
+        total = log_score.logsumexp(-1).double()
+        found.append(total + torch.log(torch.expm1(sigma))[where])
+    return torch.cat(found)
+
+
+def _row(model: SEDD, time: float, log_ratios: Tensor) -> Consistency:
+    t = torch.tensor(time, dtype=torch.float64)
+    alpha, hidden = float(model.schedule.alpha(t)), float(model.schedule.one_minus_alpha(t))
+    ratios, count = log_ratios.exp(), log_ratios.numel()
+    low, high = (
+        float(ratios.cpu().kthvalue(1 + round(share * (count - 1))).values) if count else math.nan
+        for share in (0.05, 0.95)
+    )
+    mean, deviation = float(ratios.mean()), float(log_ratios.abs().mean())
+    return Consistency(time, alpha, alpha / hidden, mean, low, high, deviation, count)
+
+
+def consistency_table(rows: Sequence[Consistency]) -> str:
+    """The rows as text in columns."""
+    head = f"{'t':>6} {'alpha':>8} {'target':>10} {'mean':>8} {'5 %':>8} {'95 %':>8} "
+    lines = [head + f"{'|log|':>8} {'masks':>8}"]
+    for row in rows:
+        shares = " ".join(f"{x:8.4f}" for x in (row.mean, row.low, row.high, row.deviation))
+        lines.append(
+            f"{row.time:6.3f} {row.alpha:8.5f} {row.target:10.4g} {shares} {row.positions:8d}"
+        )
+    return "\n".join(lines)
+
+
+def plot_consistency(rows: Sequence[Consistency], path: Path) -> None:
+    """Sum of scores over its target against the time, as a PNG; a consistent model stays at 1."""
+    from matplotlib.figure import Figure
+
+    require(len(rows) > 0, "rows", "is empty")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    times = [row.time for row in rows]
+    axes.fill_between(
+        times, [row.low for row in rows], [row.high for row in rows], alpha=0.25, label="5 to 95 %"
+    )
+    axes.plot(times, [row.mean for row in rows], marker="o", markersize=3, label="mean")
+    axes.axhline(1, color="grey", linestyle=":", label="any law")
+    axes.set_yscale("log")
+    axes.set_xlabel("t")
+    axes.set_ylabel("sum of scores / (alpha / (1 - alpha))")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")

@@ -1,0 +1,271 @@
+"""Continuous-time Markov chains over the states of one position, as score models use them.
+
+A chain noises one position with rates dsigma/dt Q, where Q(y, x) is the rate from x to y (columns
+sum to 0, as in Lou et al., 2023) and sigma = -log alpha is the total noise. All of it follows from
+
+    flow       e^(sigma Q) v              how a vector over states moves; backwards for -sigma
+    row        e^(sigma Q)(x, .)          the chance to stand at x, for every state at the start
+    rate row   Q(x, .)                    the rates into x
+
+    step       p(z_s | z_t) = (e^(-d Q) s) times e^(d Q)(z_t, .), d = sigma_t - sigma_s
+    reverse    rate from x to y:  Q(x, y) s(x)_y
+
+where s(x)_y = p_t(y) / p_t(x) is the score. `Graph` has all of it for a matrix, `graphs.py` in
+closed form for the two chains that are used at scale. Below are chains over whole sequences, as
+matrices: there the losses of Lou et al. and of Campbell et al. (2022) can be compared by
+enumeration.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.nn import functional as F
+
+from partita.errors import require
+from partita.randomness import Noise, Purpose
+from partita.schedules import Schedule
+
+
+def total_noise(schedule: Schedule, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """sigma(t) = -log alpha(t), accurate at both ends."""
+    hidden = schedule.one_minus_alpha(t)
+    return torch.where(hidden < 0.5, -torch.log1p(-hidden), -torch.log(schedule.alpha(t)))
+
+
+def noise_rate(schedule: Schedule, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """dsigma/dt = -alpha'(t) / alpha(t)."""
+    return schedule.complement_weight(t)
+
+
+class Graph(ABC):
+    """A chain over `states` states, of which the first `tokens` are real tokens.
+
+    What is written here holds for any matrix, at the cost of one matrix exponential per entry of
+    sigma. Vectors over states may be on any leading axes; sigma has one entry for each vector.
+    """
+
+    mask_id: int | None = None
+    """The state that stands for a hidden token, where there is one."""
+
+    def __init__(self, tokens: int, states: int) -> None:
+        self.tokens = tokens
+        self.states = states
+
+    @abstractmethod
+    def matrix(self) -> Float[Tensor, "S S"]:
+        """Q itself: Q(y, x) in row y and column x."""
+
+    def flow(
+        self, vector: Float[Tensor, "*n S"], sigma: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n S"]:
+        """e^(sigma Q) v; a negative sigma undoes a positive one."""
+        return (self._exponential(sigma).to(vector.dtype) @ vector[..., None])[..., 0]
+
+    def row(self, x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
+        """e^(sigma Q)(x, .): the probability of x for every state that the position came from."""
+        index = x[..., None, None].expand(*x.shape, 1, self.states)
+        return self._exponential(sigma).gather(-2, index)[..., 0, :]
+
+    def rate_row(self, x: Int64[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
+        """Q(x, .): the rates into x; at x itself the negative rate out of it."""
+        return self.matrix().to(x.device)[x]
+
+    def _exponential(self, sigma: Tensor) -> Tensor:
+        power: Tensor = torch.linalg.matrix_exp(
+            sigma[..., None, None] * self.matrix().to(sigma.device, sigma.dtype)
+        )
+        return power
+
+    def noised(
+        self,
+        x0: Int64[Tensor, "B L"],
+        sigma: Float[Tensor, "B"],
+        valid: Bool[Tensor, "B L"],
+        noise: Noise,
+        step: int,
+    ) -> Int64[Tensor, "B L"]:
+        """A draw of z_t given x_0; what is not valid stays as it is."""
+        law = self.flow(one_hot(x0, self.states), sigma[:, None].expand(x0.shape))
+        u = noise.uniform(Purpose.TOKEN, step, torch.arange(x0.shape[1], device=x0.device)[None])
+        total = law.cumsum(-1)
+        drawn = (total <= u[..., None] * total[..., -1:]).sum(-1).clamp(max=self.states - 1)
+        return torch.where(valid, drawn, x0)
+
+    def stationary(self) -> Float[Tensor, "S"]:
+        """The law that the chain ends in, from which samples start."""
+        null: Tensor = torch.linalg.svd(self.matrix().double())[2][-1]
+        return (null / null.sum()).clamp(min=0)
+
+    def moving(self, x: Int64[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
+        """Where the reverse process can still change a position."""
+        return torch.ones_like(x, dtype=torch.bool)
+
+    def log_scale(self, sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """What is taken from the network's output to make it a log-score."""
+        return torch.zeros_like(sigma)
+
+    def score_entropy(
+        self,
+        log_score: Float[Tensor, "*n C"],
+        x: Int64[Tensor, "*n"],
+        x0: Int64[Tensor, "*n"],
+        sigma: Float[Tensor, "*n"],
+    ) -> Float[Tensor, "*n"]:
+        """sum over y != x of Q(x, y) (s_y - r_y log s_y + K(r_y)), r_y = q(y | x0) / q(x | x0).
+
+        K(r) = r (log r - 1) makes it at least 0, and 0 for s = r.
+        """
+        law = self.flow(one_hot(x0, self.states), sigma.double())
+        r = law / law.gather(-1, x[..., None])
+        rates = self.rate_row(x).scatter(-1, x[..., None], 0.0)
+        terms = log_score.exp() - r * log_score + xlogy(r, r) - r
+        return torch.where(rates > 0, rates * terms, 0.0).sum(-1)
+
+    def end_nats(
+        self, x0: Int64[Tensor, "*n"], first: Float[Tensor, "*n"], last: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n"]:
+        """What a bound owes at its ends for sigma(0) = first and sigma(1) = last.
+
+        KL(q(z_1 | x) || stationary) - E log p(x | z_0), where the guess of x is q(z_0 | .) itself,
+        normalised over real tokens. Both are 0 for sigma from 0 to infinity.
+        """
+        start = one_hot(x0, self.states)
+        law, stationary = self.flow(start, last), self.stationary().to(x0.device)
+        prior = (xlogy(law, law) - xlogy(law, stationary)).sum(-1)
+        every = torch.arange(self.states, device=x0.device).expand(*x0.shape, -1)
+        back = self.row(every, first[..., None].expand(every.shape))[..., : self.tokens]
+        right = back.gather(-1, x0[..., None, None].expand(*x0.shape, self.states, 1))[..., 0]
+        guess = self.flow(start, first)
+        return prior - xlogy(guess, right / back.sum(-1)).sum(-1)
+
+    # What follows from the above ----------------------------------------------------------------
+
+    def reverse_rate(
+        self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"]
+    ) -> Float[Tensor, "*n S"]:
+        """Rates of the reverse process out of x; at x itself the negative of their sum."""
+        rates = (self.rate_row(x).to(score.dtype) * score).scatter(-1, x[..., None], 0.0)
+        return rates.scatter(-1, x[..., None], -rates.sum(-1, keepdim=True))
+
+    def euler(
+        self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"], size: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n S"]:
+        """One tau-leaping step of size dt dsigma/dt; a large one leaves less than 0 at x."""
+        step = size[..., None].to(score.dtype) * self.reverse_rate(score, x)
+        return step.scatter_add(-1, x[..., None], torch.ones_like(step[..., :1]))
+
+    def analytic(
+        self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"], dsigma: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n S"]:
+        """p(z_s | z_t = x) of one position, exact for the true score (discrete Tweedie).
+
+        A score that fits no law may make entries negative.
+        """
+        return self.flow(score, -dsigma) * self.row(x, dsigma).to(score.dtype)
+
+    def mean_from_score(
+        self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n V"]:
+        """E[x_0 | z_t = x]: the step that takes back all of the noise."""
+        return self.analytic(score, x, sigma)[..., : self.tokens]
+
+    def score_from_mean(
+        self, mean: Float[Tensor, "*n V"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n S"]:
+        """s(x)_y = sum over x_0 of E[x_0 | x] q(y | x_0) / q(x | x_0) (for masks: MD4, prop. 1)."""
+        mean = F.pad(mean, (0, self.states - mean.shape[-1]))
+        return self.flow(torch.where(mean > 0, mean / self.row(x, sigma), 0.0), sigma)
+
+
+def xlogy(x: Float[Tensor, "*n"], y: Float[Tensor, "*#n"]) -> Float[Tensor, "*n"]:
+    """x log y, 0 where x = 0."""
+    product: Tensor = torch.special.xlogy(x, y)
+    return product
+
+
+def one_hot(x: Int64[Tensor, "*n"], states: int) -> Float[Tensor, "*n S"]:
+    """States as vectors in float64."""
+    return F.one_hot(x, states).to(torch.float64)
+
+
+class Rates(Graph):
+    """A small matrix of one's own: Q(y, x) in row y and column x.
+
+    All states are tokens, unless `tokens` says that only the first ones are.
+    """
+
+    def __init__(self, q: Tensor, tokens: int | None = None) -> None:
+        square = q.ndim == 2 and q.shape[0] == q.shape[1] and q.shape[0] > 1
+        require(square, "q", f"must be a square matrix, got {list(q.shape)}")
+        require(bool((_off_diagonal(q) >= 0).all()), "q", "rates must not be negative")
+        limit = 1e-9 * max(1.0, float(q.abs().max()))
+        whole = bool((q.sum(0).abs() <= limit).all())
+        require(whole, "q", "every column must sum to 0", "set the diagonal to minus the rates out")
+        super().__init__(q.shape[0] if tokens is None else tokens, q.shape[0])
+        self.q = q.double()
+
+    def matrix(self) -> Float[Tensor, "S S"]:
+        return self.q
+
+
+# Chains as matrices ------------------------------------------------------------------------------
+
+
+def over_sequences(q: Float[Tensor, "S S"], length: int) -> Float[Tensor, "N N"]:
+    """The chain of independent positions over all S^length sequences; the first is slowest."""
+    size = q.shape[0]
+    total = q.new_zeros(size**length, size**length)
+    for position in range(length):
+        before, after = (
+            torch.eye(size**n, dtype=q.dtype) for n in (position, length - 1 - position)
+        )
+        total += torch.kron(torch.kron(before, q), after)
+    return total
+
+
+def true_reverse(forward: Float[Tensor, "N N"], law: Float[Tensor, "N"]) -> Float[Tensor, "N N"]:
+    """Rates of the reversed chain: from x to y at the rate Q(x, y) law(y) / law(x)."""
+    ratio = torch.where(law > 0, law[:, None] / law, 0.0)
+    rates = _off_diagonal(forward).T * ratio
+    return rates - torch.diag(rates.sum(0))
+
+
+def rate_divergence(
+    truth: Float[Tensor, "N N"], model: Float[Tensor, "N N"], law: Float[Tensor, "N"]
+) -> Float[Tensor, ""]:
+    """The rate at which two reverse chains diverge: E over x of sum r^ - r log r^ + K(r).
+
+    With the rates of scores it is the denoising score entropy; its integral over time is the KL
+    divergence of the paths.
+    """
+    r, ours = _off_diagonal(truth), _off_diagonal(model)
+    terms = ours - r + xlogy(r, r) - xlogy(r, ours)
+    return (terms.sum(0) * law).sum()
+
+
+def campbell_rate(
+    forward: Float[Tensor, "N N"], model: Float[Tensor, "N N"], law: Float[Tensor, "N"]
+) -> Float[Tensor, ""]:
+    """The integrand of Campbell et al.'s bound, without its constant.
+
+    E over x of (rates out of x under the model) - sum over y of Q(y, x) log(model's rate back from
+    y to x). It asks for the model at every neighbour y of x; summation by parts turns it into
+    `rate_divergence`, which asks at x alone.
+    """
+    away, ours = _off_diagonal(forward), _off_diagonal(model)
+    back = xlogy(away, ours.T)
+    return ((ours - back).sum(0) * law).sum()
+
+
+def campbell_constant(forward: Float[Tensor, "N N"], law: Float[Tensor, "N"]) -> Float[Tensor, ""]:
+    """`rate_divergence` less `campbell_rate`: it knows nothing of the model."""
+    r = _off_diagonal(true_reverse(forward, law))
+    return ((xlogy(r, r) - r).sum(0) * law).sum()
+
+
+def _off_diagonal(q: Tensor) -> Tensor:
+    return q - torch.diag(torch.diagonal(q))

@@ -1,0 +1,275 @@
+"""D3PM: Structured Denoising Diffusion Models in Discrete State-Spaces (Austin et al., 2021).
+
+Each token moves on its own through T steps of a Markov chain; a network sees all of the noisy
+tokens and predicts the clean ones. Distributions over states are row vectors.
+
+    one step      q(z_t | z_(t-1))    = z_(t-1) Q_t                                        (eq. 2)
+    one shot      q(z_t | x)          = x Q_1 ... Q_t                                      (eq. 3)
+    posterior     q(z_s | z_t, x)     = q(z_t | z_s) q(z_s | x) / q(z_t | x)               (eq. 3)
+    reverse       p(z_s | z_t)       ~  sum_x q(z_s, z_t | x) p~(x | z_t)                  (eq. 4)
+    bound         L_vb = KL(q(z_T | x) || p(z_T)) + sum_(t>1) E KL(q(z_(t-1) | z_t, x) ||
+                         p(z_(t-1) | z_t)) - E log p(x | z_1)                              (eq. 1)
+    loss          L_vb + lambda sum_t -E log p~(x | z_t)                                   (eq. 5)
+
+The matrices are in `transitions.py` and `matrices.py`, the amounts of noise in `betas.py`.
+Equation 4 holds for any steps s < t with Q_(s+1) ... Q_t in the place of Q_t: that is how fewer
+than T steps sample. It multiplies the prediction by q(z_t | x), so what the network learns to give
+is the law of a token given the *other* tokens of z_t. The authors' code takes p~ itself for the
+last step, p(x | z_1); `last_step="prediction"` does that. With an absorbing chain, equation 4
+copies visible tokens, and the bound is MDLM's of T steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.errors import require, require_number
+from partita.methods.base import METHODS, Loss, check_tokens
+from partita.methods.draws import even_times
+from partita.methods.masked_method import TIME_SCALE
+from partita.methods.matrices import make_transition
+from partita.methods.mdlm import subs
+from partita.methods.transitions import TINY, Transition
+from partita.networks.base import Network, PartitionNetwork, Queries
+from partita.networks.layouts import DENSE, Layout
+from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.transformer import Transformer
+from partita.randomness import Noise, Purpose
+from partita.schedules import Schedule
+
+HYBRID = 0.01
+LAST_STEPS = ("posterior", "prediction")
+
+# The process -------------------------------------------------------------------------------------
+
+
+def posterior(
+    transition: Transition,
+    x: Int64[Tensor, "B L"],
+    z_t: Int64[Tensor, "B L"],
+    s: Int64[Tensor, "B"],
+    t: Int64[Tensor, "B"],
+) -> Float[Tensor, "B L K"]:
+    """q(z_s | z_t, x) for steps s < t (eq. 3); z_t must be possible."""
+    start = torch.zeros_like(s)
+    joint = transition.columns(z_t, s, t) * transition.rows(x, start, s)
+    return joint / transition.entries(x, z_t, start, t)[..., None]
+
+
+def reverse(
+    transition: Transition,
+    mean: Float[Tensor, "B L V"],
+    z_t: Int64[Tensor, "B L"],
+    s: Int64[Tensor, "B"],
+    t: Int64[Tensor, "B"],
+) -> Float[Tensor, "B L K"]:
+    """p(z_s | z_t) with p~ = mean (eq. 4).
+
+    A state that the mean holds for impossible stays: a visible token of an absorbing chain does
+    so in any case, and may have a mean that is 0 in the precision at hand.
+    """
+    joint = transition.columns(z_t, s, t).mul_(transition.push(mean, s))
+    total = joint.sum(-1, keepdim=True)
+    joint /= total.clamp(min=TINY)
+    return joint.scatter_add_(-1, z_t[..., None], (total <= 0).to(joint.dtype)).to(mean.dtype)
+
+
+# The method --------------------------------------------------------------------------------------
+
+
+@METHODS.register("d3pm")
+class D3PM(nn.Module):
+    """A network that predicts clean tokens, and the chain that it reverses.
+
+    The network has an input id for the mask, the last one, whatever the transition: padding is
+    shown as that.
+    """
+
+    family: str = "chain"
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        transition: str | Transition | Tensor = "absorbing",
+        betas: str | Schedule | Tensor | None = None,
+        steps: int | None = None,
+        hybrid: float = HYBRID,
+        last_step: str = "posterior",
+        **betas_options: Any,
+    ) -> None:
+        """`transition` and `betas` are names or objects; the betas default to the paper's.
+
+        `hybrid` is lambda of eq. 5. Own matrices [T, K, K] are over the real tokens, or over these
+        and the mask.
+        """
+        super().__init__()
+        _check_network(network)
+        self.network = network
+        self.mask_id = network.config.vocab_size - 1
+        self.transition = make_transition(transition, self.mask_id, betas, steps, **betas_options)
+        real, size = self.transition.tokens, self.transition.size
+        require(
+            real == self.mask_id and size <= real + 1,
+            "transition",
+            f"is over {size} states, but there are {self.mask_id} tokens and a mask",
+        )
+        require_number(hybrid, "hybrid")
+        problem, known = f"unknown name {last_step!r}", ", ".join(LAST_STEPS)
+        require(last_step in LAST_STEPS, "last_step", problem, f"known: {known}")
+        self.hybrid, self.last_step = hybrid, last_step
+
+    @classmethod
+    def build(
+        cls,
+        network: TransformerOptions,
+        tokens: int,
+        *,
+        transition: str = "absorbing",
+        betas: str | None = None,
+        betas_options: dict[str, float] | None = None,
+        steps: int | None = None,
+        hybrid: float = HYBRID,
+        last_step: str = "posterior",
+    ) -> D3PM:
+        """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
+        config = TransformerConfig(
+            **vars(network), vocab_size=tokens + 1, output_size=tokens, time=True
+        )
+        return cls(
+            Transformer(config),
+            transition=transition,
+            betas=betas,
+            steps=steps,
+            hybrid=hybrid,
+            last_step=last_step,
+            **(betas_options or {}),
+        )
+
+    @property
+    def length(self) -> int:
+        return self.network.config.length
+
+    @property
+    def vocab_size(self) -> int:
+        return self.network.config.vocab_size
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return self.transition.steps
+
+    def _predict(
+        self, z: Tensor, t: Tensor, label: Tensor | None, layout: Layout = DENSE
+    ) -> Float[Tensor, "B L V"]:
+        """log p~(x | z_t), never the mask; the network is told t / T."""
+        queries = Queries(*torch.ones_like(z, dtype=torch.bool).nonzero(as_tuple=True))
+        told = {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
+        scalar = (TIME_SCALE * t.double() / self.steps).float()
+        logits = self.network(z, queries=queries, scalar=scalar, label=label, **told)
+        return subs(logits, self.mask_id)[:, : self.mask_id].view(*z.shape, -1)
+
+    # The loss -------------------------------------------------------------------------------------
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """A step t for each row, spread evenly over 1..T; z_t from q(z_t | x); eq. 5 at t.
+
+        Rows, padding and layouts are as in the loss of the masked methods.
+        """
+        check_tokens(tokens, self, valid)
+        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        x = torch.where(real, tokens, 0)  # padding may hold anything
+        share = even_times(noise, step, batch or tokens.shape[0])
+        t = (share * self.steps).long().clamp(max=self.steps - 1) + 1
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        z = self.transition.draw(x, t, noise.uniform(Purpose.MASK, step, positions))
+        return self.loss_under(x, z, t, real, label, layout=layout)
+
+    def loss_under(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        z_t: Int64[Tensor, "B L"],
+        t: Int64[Tensor, "B"],
+        valid: Bool[Tensor, "B L"],
+        label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """The loss at states that are already drawn, T times the term of step t.
+
+        `per_token` is the bound alone, `cross_entropy` that of the clean token; the objective has
+        both, the second times lambda.
+        """
+        shown = torch.where(valid, z_t, self.mask_id)
+        log_mean = self._predict(shown, t, label, layout)
+        clean = -log_mean.gather(-1, tokens[..., None])[..., 0]
+        nats = self.transition.divergence(log_mean, tokens, z_t, t - 1, t)
+        if self.last_step == "prediction":
+            nats = torch.where(t[:, None] == 1, clean, nats)
+        nats = self.steps * nats + self.transition.prior_nats(tokens).to(nats.dtype)
+        per_token, cross_entropy = torch.where(valid, nats, 0), torch.where(valid, clean, 0)
+        count = valid.sum()
+        total = per_token.sum() + self.hybrid * self.steps * cross_entropy.sum()
+        return Loss(total / count, per_token, cross_entropy, valid, count)
+
+    # Sampling -------------------------------------------------------------------------------------
+
+    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L K"]:
+        """p(z_T)."""
+        return self.transition.prior().to(like.device).expand(*like.shape, -1)
+
+    def mean(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        time: Float[Tensor, "B"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        """log p~(x | z_t) at the step that is nearest to the time."""
+        return self._predict(tokens, self._step(time), label)
+
+    def step(
+        self,
+        log_mean: Float[Tensor, "B L V"],
+        tokens: Int64[Tensor, "B L"],
+        s: Float[Tensor, "B"],
+        t: Float[Tensor, "B"],
+    ) -> Float[Tensor, "B L K"]:
+        """p(z_s | z_t) between the nearest steps; where both are the same, nothing moves."""
+        before, after = self._step(t), self._step(s)
+        mean = log_mean.exp()
+        moved = reverse(self.transition, mean, tokens, after, before)
+        if self.last_step == "posterior":
+            return moved
+        last = ((before == 1) & (after == 0))[:, None, None]
+        return torch.where(last, F.pad(mean, (0, moved.shape[-1] - mean.shape[-1])), moved)
+
+    def _step(self, time: Tensor) -> Int64[Tensor, "B"]:
+        return torch.round(time.double() * self.steps).long()
+
+
+def _check_network(network: Network) -> None:
+    """Refuse a network that cannot see both sides, or is not told the time."""
+    name = type(network).__name__
+    require(isinstance(network, Network), "network", f"{name} is no network")
+    whole = not isinstance(network, PartitionNetwork) and not getattr(network, "causal", False)
+    require(whole, "network", f"{name} does not read a whole noisy sequence", "use Transformer")
+    problem, remedy = "is not told the time", "build it with TransformerConfig(time=True)"
+    require(network.config.time, "network", problem, remedy)
+    real, outputs = network.config.vocab_size - 1, network.config.outputs
+    problem = f"has {outputs} logits for {real} tokens and a mask"
+    require(outputs >= real, "network", problem)

@@ -1,0 +1,189 @@
+"""DDPM: Denoising Diffusion Probabilistic Models (Ho, Jain and Abbeel, 2020), for continuous data.
+
+A network reads x_t and t and predicts the noise epsilon (or x_0, or v). The process is that of
+`gaussian.py`; the reverse step has the posterior's mean at the predicted x_0 (eq. 11) and a
+variance that is not learned, one of the two of section 3.2:
+
+    p(x_{t-1} | x_t) = N(mu~(x_t, x_0^theta), sigma_t^2 I),    sigma_t^2 = beta_t   ("large")
+                                                               sigma_t^2 = beta~_t  ("small")
+
+The bound on -log p(x_0) is a sum of divergences that are known in closed form (eq. 5):
+
+    L = KL(q(x_T | x_0) || p(x_T)) + sum_{t>1} KL(q(x_{t-1} | x_t, x_0) || p(x_{t-1} | x_t))
+        - log p(x_0 | x_1)
+
+and the simple loss (eq. 14) is what trains the best samples: |epsilon - epsilon^theta|^2 for t
+uniform on 1..T. Samplers are in `partita.samplers.gaussian`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from partita.errors import require, require_int
+from partita.methods.gaussian import (
+    GaussianProcess,
+    State,
+    Steps,
+    discretised_nats,
+    even_steps,
+    gaussian,
+    make_process,
+    normal_nats,
+    wide,
+)
+from partita.randomness import Noise, Purpose
+
+PREDICTIONS = ("noise", "clean", "velocity")
+VARIANCES = ("small", "large")
+
+
+class DDPM(nn.Module):
+    """A network (x_t, t) -> the same shape, over a Gaussian process.
+
+    The network is called as `network(x, t)` with t int64 in 1..T, one for each row, and as
+    `network(x, t, label)` where labels are given.
+    """
+
+    def __init__(
+        self,
+        network: Callable[..., Tensor],
+        *,
+        schedule: str | GaussianProcess = "linear",
+        steps: int = 1000,
+        prediction: str = "noise",
+        variance: str = "small",
+        levels: int | None = 256,
+    ) -> None:
+        """Data take `levels` equally spaced values from -1 to 1, or any value for None.
+
+        `levels` matters for the bound alone: with them it is one on a probability, in bits per
+        dimension; without, on a density.
+        """
+        super().__init__()
+        self.network = network
+        self.process = make_process(schedule, steps)
+        for name, value, known in (
+            ("prediction", prediction, PREDICTIONS),
+            ("variance", variance, VARIANCES),
+        ):
+            hint = f"known: {', '.join(known)}"
+            require(value in known, name, f"unknown name {value!r}", hint)
+        if levels is not None:
+            require_int(levels, "levels", 2)
+        self.prediction, self.variance, self.levels = prediction, variance, levels
+
+    def clean(self, x_t: State, t: Steps, label: Int64[Tensor, "B"] | None = None) -> State:
+        """x_0^theta, whatever it is that the network predicts."""
+        answer = self._ask(x_t, t, label)
+        if self.prediction == "noise":
+            return self.process.clean_of_noise(x_t, t, answer)
+        if self.prediction == "velocity":
+            return self.process.clean_of_velocity(x_t, t, answer)
+        return answer
+
+    def _ask(self, x_t: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
+        return self.network(x_t, t) if label is None else self.network(x_t, t, label)
+
+    def reverse_variance(self, s: Steps, t: Steps) -> Float[Tensor, "B"]:
+        """sigma^2 of the step from t to s. No sampler adds noise where s = 0."""
+        if self.variance == "large":
+            return self.process.lost(s, t)
+        return self.process.posterior_variance(s, t)
+
+    # Losses --------------------------------------------------------------------------------------
+
+    def loss(
+        self,
+        x_0: State,
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B"]:
+        """L_simple (eq. 14) of each row, as a mean over its numbers: no bound, but what to train.
+
+        The target is what the network predicts. `noise.samples` numbers the rows in a global batch
+        of `batch` rows, over which t is spread evenly.
+        """
+        t = even_steps(noise, step, batch or len(x_0), self.process.steps)
+        epsilon = gaussian(noise, Purpose.MASK, step, x_0)
+        answer = self._ask(self.process.marginal(x_0, t, epsilon), t, label)
+        target = {"noise": epsilon, "clean": x_0}.get(self.prediction)
+        if target is None:
+            target = self.process.velocity(x_0, t, epsilon)
+        return ((target - answer) ** 2).flatten(1).mean(1)
+
+    def bound(
+        self,
+        x_0: State,
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B"]:
+        """An unbiased estimate of L (eq. 5) of each row in nats, by one t of the sum."""
+        t = even_steps(noise, step, batch or len(x_0), self.process.steps)
+        term = self.term(x_0, t, gaussian(noise, Purpose.MASK, step, x_0), label)
+        return self.prior_term(x_0) + self.process.steps * term
+
+    def all_terms(
+        self, x_0: State, noise: Noise, label: Int64[Tensor, "B"] | None = None
+    ) -> Float[Tensor, "B terms"]:
+        """L_0, ..., L_{T-1} and L_T (eq. 5) of each row in nats, with noise of its own for each t.
+
+        Their sum is an estimate of L with far less variance than `bound` has, for T calls.
+        """
+        terms = []
+        for number in range(1, self.process.steps + 1):
+            t = torch.full((len(x_0),), number, device=x_0.device)
+            terms.append(self.term(x_0, t, gaussian(noise, Purpose.MASK, number, x_0), label))
+        return torch.stack([*terms, self.prior_term(x_0)], dim=1)
+
+    def prior_term(self, x_0: State) -> Float[Tensor, "B"]:
+        """L_T: what the start of the reverse process misses of q(x_T | x_0)."""
+        return self.process.prior_nats(x_0).flatten(1).sum(1)
+
+    def term(
+        self, x_0: State, t: Steps, epsilon: State, label: Int64[Tensor, "B"] | None = None
+    ) -> Float[Tensor, "B"]:
+        """L_{t-1} of each row in nats, at the x_t that epsilon makes: L_0 where t = 1."""
+        x_t = self.process.marginal(x_0, t, epsilon)
+        predicted = self.clean(x_t, t, label)
+        # Where t = 1 the posterior is a point, and a decoder stands in for the divergence.
+        later = t.clamp(min=2)
+        s = later - 1
+        divergence = normal_nats(
+            self.process.posterior_mean(x_0, x_t, s, later),
+            wide(self.process.posterior_variance(s, later), x_t),
+            self.process.posterior_mean(predicted, x_t, s, later),
+            wide(self.reverse_variance(s, later), x_t),
+        )
+        decoded = self._decoder_nats(x_0, predicted)
+        first = (t == 1).view(-1, *[1] * (x_0.ndim - 1))
+        return torch.where(first, decoded.to(divergence.dtype), divergence).flatten(1).sum(1)
+
+    def _decoder_nats(self, x_0: Tensor, mean: Tensor) -> Tensor:
+        """-log p(x_0 | x_1), whose mean is x_0^theta (section 3.3).
+
+        beta~_1 is 0, so with "small" variances sigma_1 is taken from the step before it.
+        """
+        one = torch.ones(len(x_0), dtype=torch.int64, device=x_0.device)
+        small = self.process.posterior_variance(one, one + 1)
+        variance = self.process.lost(one - 1, one) if self.variance == "large" else small
+        sigma = wide(variance, x_0)
+        if self.levels is not None:
+            return discretised_nats(x_0, mean, sigma, self.levels)
+        return ((x_0 - mean) ** 2 / sigma + torch.log(2 * math.pi * sigma)) / 2
+
+
+def bits_per_dimension(nats: Float[Tensor, "B"], x_0: State) -> Float[Tensor, "B"]:
+    """Nats of a whole row as bits per number."""
+    return nats / (x_0[0].numel() * math.log(2))

@@ -1,0 +1,197 @@
+"""DDPM on token embeddings, the continuous baseline for text (after Diffusion-LM: Li et al., 2022).
+
+Tokens w become vectors e(w) of D numbers, and those go through the process of `gaussian.py`. A
+reverse chain of vectors ends in a rounding, p(w | x_1), so the bound is one on the tokens
+themselves, comparable with any other method's:
+
+    -log p(w) <= KL(q(x_T | e(w)) || N(0, I))
+                 + sum_{t>1} KL(q(x_{t-1} | x_t, e(w)) || q(x_{t-1} | x_t, x_0^theta))
+                 - E log p(w | x_1)
+
+Steps are counted as in DDPM: what Diffusion-LM calls x_0, an embedding with a little noise, is x_1
+here, and its rounding term -log p(w | x_0) is the last line.
+
+The network predicts tokens rather than vectors. Its logits are a prior, to which the evidence of
+the position's own vector is added (as in Plaid: Gulrajani and Hashimoto, 2023):
+
+    p(w_l | x_t) ~ exp(logits_l) N(x_{t,l}; sqrt(abar_t) e(w_l), (1 - abar_t) I)
+    x_0^theta    = sum_w p(w_l | x_t) e(w)
+
+so that a network whose logits are all 0 is the exact denoiser of independent, uniform tokens, the
+prediction always lies among the embeddings, and p(w | x_1) needs no parameters of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.errors import require
+from partita.methods.base import METHODS, Loss, check_tokens
+from partita.methods.gaussian import GaussianProcess, Steps, even_steps, gaussian, make_process
+from partita.methods.masked_method import TIME_SCALE
+from partita.networks.layouts import DENSE, Layout
+from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.vectors import VectorNetwork, VectorTransformer
+from partita.randomness import Noise, Purpose
+
+DIMENSIONS = 16
+SCHEDULE = "sqrt"
+
+
+@METHODS.register("ddpm")
+class EmbeddingDDPM(nn.Module):
+    """Gaussian diffusion of embeddings, with a network that predicts tokens from vectors."""
+
+    family: str = "gaussian"
+
+    def __init__(
+        self,
+        network: VectorNetwork,
+        *,
+        schedule: str | GaussianProcess = SCHEDULE,
+        steps: int = 1000,
+        learned: bool = True,
+    ) -> None:
+        """`learned` embeddings move with the bound; others stay as they were drawn.
+
+        Embeddings have length sqrt(D), so a coordinate has about the variance of the noise: what
+        can be learned is where they point.
+        """
+        super().__init__()
+        require(
+            isinstance(network, VectorNetwork),
+            "network",
+            f"{type(network).__name__} does not read vectors",
+            "use VectorTransformer",
+        )
+        self.network = network
+        self.process = make_process(schedule, steps)
+        self.embed = nn.Embedding(network.config.outputs, network.dimensions)
+        self.embed.weight.requires_grad_(learned)
+
+    @classmethod
+    def build(
+        cls,
+        network: TransformerOptions,
+        tokens: int,
+        *,
+        schedule: str | None = None,
+        schedule_options: dict[str, float] | None = None,
+        dimensions: int = DIMENSIONS,
+        learned: bool = True,
+        **choices: Any,
+    ) -> EmbeddingDDPM:
+        """The method over a new network for ids 0..tokens-1.
+
+        Among the options of the schedule, `steps` is their number T.
+        """
+        require(not choices, "method", f"ddpm has no {', '.join(choices)}", "leave it out")
+        options: dict[str, Any] = dict(schedule_options or {})
+        steps = options.pop("steps", 1000)
+        require(float(steps).is_integer(), "steps", f"must be a whole number, got {steps}")
+        process = make_process(schedule or SCHEDULE, int(steps), **options)  # recipes hold floats
+        config = TransformerConfig(**vars(network), vocab_size=tokens, time=True)
+        reader = VectorTransformer(config, dimensions)
+        return cls(reader, schedule=process, learned=learned)
+
+    @property
+    def length(self) -> int:
+        return self.network.config.length
+
+    @property
+    def tokens(self) -> int:
+        """Number of real tokens."""
+        return self.embed.num_embeddings
+
+    @property
+    def mask_id(self) -> int:
+        """What samplers write where nothing is known yet: the id after the last token."""
+        return self.tokens
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokens + 1
+
+    def vectors(self) -> Float[Tensor, "V D"]:
+        """e(w) of every token, of length sqrt(D)."""
+        weight = self.embed.weight
+        vectors: Tensor = F.normalize(weight.float(), dim=-1) * weight.shape[1] ** 0.5
+        return vectors
+
+    def log_probabilities(
+        self,
+        x_t: Float[Tensor, "B L D"],
+        t: Steps,
+        label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
+    ) -> Float[Tensor, "B L V"]:
+        """log p(w_l | x_t) at every position."""
+        scalar = (TIME_SCALE / self.process.steps * t).float()
+        logits = self.network(x_t, scalar=scalar, label=label, layout=layout).float()
+        # |e(w)| is the same for all w, so of the normal density a scalar product is left.
+        scale = self.process.signal(t).sqrt() / self.process.noise(t)
+        with torch.autocast(x_t.device.type, enabled=False):  # near t = 0 it is large, and decides
+            evidence = scale.float()[:, None, None] * (x_t.float() @ self.vectors().T)
+        log_probs: Tensor = (logits + evidence).log_softmax(-1)
+        return log_probs
+
+    def clean(self, log_probs: Float[Tensor, "B L V"]) -> Float[Tensor, "B L D"]:
+        """x_0^theta, the mean embedding."""
+        with torch.autocast(log_probs.device.type, enabled=False):
+            return log_probs.float().exp() @ self.vectors()
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """The bound above by one t of the sum, drawn uniformly: what trains and what evaluates.
+
+        `noise.samples` numbers the rows in a global batch of `batch` rows, over which t is spread
+        evenly. Tokens that are not `valid` (padding) are vectors of 0 and never count.
+        """
+        t = even_steps(noise, step, batch or tokens.shape[0], self.process.steps)
+        return self.loss_at(tokens, t, noise, step, valid=valid, label=label, layout=layout)
+
+    def loss_at(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        t: Steps,
+        noise: Noise,
+        step: int = 0,
+        *,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """The same at given steps: its mean over t = 1..T is the bound."""
+        check_tokens(tokens, self, valid)
+        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        tokens = torch.where(real, tokens, 0)
+        e = self.vectors()[tokens]
+        x_t = self.process.marginal(e, t, gaussian(noise, Purpose.MASK, step, e))
+        log_probs = self.log_probabilities(
+            torch.where(real[..., None], x_t, 0), t, label, layout=layout
+        )
+        rounding = -log_probs.gather(-1, tokens[..., None])[..., 0]
+        later = t.clamp(min=2)  # where t = 1 the rounding stands in for the divergence
+        weight = self.process.divergence_weight(later - 1, later).float()[:, None]
+        divergence = weight * ((e - self.clean(log_probs)) ** 2).sum(-1)
+        term = torch.where((t == 1)[:, None], rounding, divergence)
+        prior = self.process.prior_nats(e).sum(-1)
+        per_token = torch.where(real, prior + self.process.steps * term, 0)
+        count = real.sum()
+        cross_entropy = torch.where(real, rounding, 0)
+        return Loss(per_token.sum() / count, per_token, cross_entropy, real, count)

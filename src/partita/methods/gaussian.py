@@ -1,0 +1,222 @@
+"""The Gaussian process that DDPM and its relatives share.
+
+A clean x_0 loses its signal and gains noise in T steps; abar_t is the share of signal power left:
+
+    step          q(x_t | x_{t-1})      = N(sqrt(1 - beta_t) x_{t-1}, beta_t I)      (DDPM eq. 2)
+    marginal      q(x_t | x_0)          = N(sqrt(abar_t) x_0, (1 - abar_t) I)        (DDPM eq. 4)
+    posterior     q(x_s | x_t, x_0)     = N(mu~, beta~ I)                            (DDPM eq. 6, 7)
+
+with abar_t the product of 1 - beta up to t, and abar_0 = 1. All of it holds between any two steps
+s < t, where beta_{t|s} = 1 - abar_t / abar_s takes the place of beta_t: samplers may skip steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from partita.errors import require, require_int, require_number
+from partita.methods.draws import even_times
+from partita.randomness import Noise, Purpose
+from partita.registry import Registry, check_options
+
+LARGEST_BETA = 0.999  # a step that leaves no signal at all has no posterior
+BETAS: Registry[Callable[..., Tensor]] = Registry("schedule")
+
+# Schedules ---------------------------------------------------------------------------------------
+
+
+@BETAS.register("linear")
+def linear_betas(steps: int, first: float = 1e-4, last: float = 0.02) -> Float64[Tensor, "{steps}"]:
+    """Equally spaced, as in DDPM, section 4; the ends are those of 1000 steps.
+
+    With fewer steps each of them is larger in proportion, so that as little signal is left.
+    """
+    scale = 1000 / steps
+    ends = (first * scale, last * scale)
+    return _legal(torch.linspace(*ends, steps, dtype=torch.float64, device="cpu"))
+
+
+@BETAS.register("cosine")
+def cosine_betas(steps: int, offset: float = 0.008) -> Float64[Tensor, "{steps}"]:
+    """abar = cos^2 of a quarter turn, from just after 0 (Nichol and Dhariwal, 2021, eq. 17)."""
+    return _betas_of(
+        lambda time: torch.cos((time + offset) / (1 + offset) * math.pi / 2) ** 2, steps
+    )
+
+
+@BETAS.register("sqrt")
+def sqrt_betas(steps: int, offset: float = 1e-4) -> Float64[Tensor, "{steps}"]:
+    """abar = 1 - sqrt(t): noise comes fast at first (Diffusion-LM: Li et al., 2022)."""
+    return _betas_of(lambda time: 1 - torch.sqrt(time + offset), steps)
+
+
+def _betas_of(abar: Callable[[Tensor], Tensor], steps: int) -> Tensor:
+    """The steps that follow a curve abar(t / T), but for the last, which may not go to 0."""
+    levels = abar(torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu"))
+    return _legal(1 - levels[1:] / levels[:-1])
+
+
+def _legal(betas: Tensor) -> Tensor:
+    return betas.clamp(max=LARGEST_BETA)
+
+
+# The process -------------------------------------------------------------------------------------
+
+State = Float[Tensor, "B *shape"]
+Steps = Int64[Tensor, "B"]
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianProcess:
+    """T steps of noise. States are [B, *shape]; every row has a step 0..T of its own."""
+
+    betas: Float64[Tensor, "T"]
+
+    def __post_init__(self) -> None:
+        require(len(self.betas) >= 2, "betas", f"needs 2 steps or more, got {len(self.betas)}")
+        fits = bool(((self.betas > 0) & (self.betas < 1)).all())
+        require(fits, "betas", "must lie between 0 and 1")
+
+    @property
+    def steps(self) -> int:
+        return len(self.betas)
+
+    @cached_property
+    def log_abar(self) -> Float64[Tensor, "points"]:
+        """log abar_t for t = 0..T; both abar and 1 - abar come of it without cancellation."""
+        return torch.cat([torch.zeros_like(self.betas[:1]), torch.log1p(-self.betas).cumsum(0)])
+
+    def signal(self, t: Steps) -> Float64[Tensor, "B"]:
+        """abar_t."""
+        return self._log_abar(t).exp()
+
+    def noise(self, t: Steps) -> Float64[Tensor, "B"]:
+        """1 - abar_t."""
+        return -torch.expm1(self._log_abar(t))
+
+    def lost(self, s: Steps, t: Steps) -> Float64[Tensor, "B"]:
+        """beta_{t|s} = 1 - abar_t / abar_s; beta_t where s = t - 1."""
+        return -torch.expm1(self._log_abar(t) - self._log_abar(s))
+
+    def posterior_variance(self, s: Steps, t: Steps) -> Float64[Tensor, "B"]:
+        """beta~ of eq. 7; 0 where s = 0."""
+        return self.lost(s, t) * self.noise(s) / self.noise(t)
+
+    def divergence_weight(self, s: Steps, t: Steps) -> Float64[Tensor, "B"]:
+        """KL of two posteriors whose x_0 differ, per squared difference: (SNR_s - SNR_t) / 2."""
+        return self.signal(s) * self.lost(s, t) / (2 * self.noise(s) * self.noise(t))
+
+    def marginal(self, x_0: State, t: Steps, noise: State) -> State:
+        """x_t from q(x_t | x_0), made of standard normals."""
+        scale = wide(self.signal(t).sqrt(), x_0)
+        return scale * x_0 + wide(self.noise(t).sqrt(), x_0) * noise
+
+    def transition(self, x_s: State, s: Steps, t: Steps, noise: State) -> State:
+        """x_t from q(x_t | x_s), made of standard normals."""
+        lost = self.lost(s, t)
+        return wide((1 - lost).sqrt(), x_s) * x_s + wide(lost.sqrt(), x_s) * noise
+
+    def posterior_mean(self, x_0: State, x_t: State, s: Steps, t: Steps) -> State:
+        """mu~ of eq. 7."""
+        lost, noise_s, noise_t = self.lost(s, t), self.noise(s), self.noise(t)
+        of_clean = wide(self.signal(s).sqrt() * lost / noise_t, x_t)
+        of_noisy = wide((1 - lost).sqrt() * noise_s / noise_t, x_t)
+        return of_clean * x_0 + of_noisy * x_t
+
+    def prior_nats(self, x_0: State) -> State:
+        """KL(q(x_T | x_0) || N(0, I)) of every number of x_0: what of L_T it costs."""
+        last = torch.full((x_0.shape[0],), self.steps, device=x_0.device)
+        variance = self.noise(last)
+        constant = variance - 1 - torch.log(variance)
+        return (wide(self.signal(last), x_0) * x_0**2 + wide(constant, x_0)) / 2
+
+    # What a network predicts, and what follows from it -------------------------------------------
+
+    def clean_of_noise(self, x_t: State, t: Steps, noise: State) -> State:
+        """x_0 = (x_t - sqrt(1 - abar_t) epsilon) / sqrt(abar_t)  (eq. 15)."""
+        return (x_t - wide(self.noise(t).sqrt(), x_t) * noise) / wide(self.signal(t).sqrt(), x_t)
+
+    def noise_of_clean(self, x_t: State, t: Steps, x_0: State) -> State:
+        """epsilon = (x_t - sqrt(abar_t) x_0) / sqrt(1 - abar_t)."""
+        return (x_t - wide(self.signal(t).sqrt(), x_t) * x_0) / wide(self.noise(t).sqrt(), x_t)
+
+    def velocity(self, x_0: State, t: Steps, noise: State) -> State:
+        """v = sqrt(abar_t) epsilon - sqrt(1 - abar_t) x_0 (Salimans and Ho, 2022)."""
+        return wide(self.signal(t).sqrt(), x_0) * noise - wide(self.noise(t).sqrt(), x_0) * x_0
+
+    def clean_of_velocity(self, x_t: State, t: Steps, velocity: State) -> State:
+        """x_0 = sqrt(abar_t) x_t - sqrt(1 - abar_t) v."""
+        signal, noise = wide(self.signal(t).sqrt(), x_t), wide(self.noise(t).sqrt(), x_t)
+        return signal * x_t - noise * velocity
+
+    def _log_abar(self, t: Tensor) -> Tensor:
+        return self.log_abar.to(t.device)[t]
+
+
+def make_process(
+    schedule: str | GaussianProcess, steps: int = 1000, **options: Any
+) -> GaussianProcess:
+    """A process by the name of its schedule, for example `make_process("cosine", steps=200)`."""
+    if isinstance(schedule, GaussianProcess):
+        return schedule
+    require_int(steps, "steps", 2)
+    check_options("schedule", schedule, BETAS[schedule], options)
+    for key, value in options.items():
+        require_number(value, f"schedule.{key}")
+    return GaussianProcess(BETAS[schedule](steps, **options))
+
+
+# Densities and draws -----------------------------------------------------------------------------
+
+
+def wide(coefficient: Float64[Tensor, "B"], like: Float[Tensor, "B *shape"]) -> Tensor:
+    """One number for each row, in the shape and precision that multiply a state."""
+    return coefficient.to(like.dtype).view(-1, *[1] * (like.ndim - 1))
+
+
+def normal_nats(mean: State, variance: Tensor, other: State, other_variance: Tensor) -> State:
+    """KL(N(mean, variance) || N(other, other_variance)) of every number."""
+    ratio = variance / other_variance
+    return ((mean - other) ** 2 / other_variance + ratio - 1 - torch.log(ratio)) / 2
+
+
+def discretised_nats(x: State, mean: State, variance: Tensor, levels: int) -> State:
+    """-log of a normal's mass on the bin around each x (DDPM eq. 13).
+
+    x takes `levels` equally spaced values from -1 to 1; the first and the last bin are open.
+    """
+    far = 1e6  # standard deviations: as good as infinity, with gradients that are not NaN
+    x, mean, deviation = x.double(), mean.double(), variance.double().sqrt()
+    half = 1 / (levels - 1)
+    upper = torch.where(x > 1 - half, far, (x + half - mean) / deviation)
+    lower = torch.where(x < -1 + half, -far, (x - half - mean) / deviation)
+    # In the lower tail logarithms keep their precision; the upper one is its mirror image.
+    mirrored = lower + upper > 0
+    low, high = torch.where(mirrored, -upper, lower), torch.where(mirrored, -lower, upper)
+    log_low, log_high = torch.special.log_ndtr(low), torch.special.log_ndtr(high)
+    nats: Tensor = -(log_high + torch.log(-torch.expm1(log_low - log_high)))
+    return nats
+
+
+def gaussian(noise: Noise, purpose: Purpose, step: int, like: State) -> State:
+    """Standard normals in the shape of a state.
+
+    A number's address is its place in a row-major sample, so a longer sequence of vectors begins
+    with the noise of a shorter one.
+    """
+    places = torch.arange(like[0].numel(), device=like.device)[None]
+    return noise.normal(purpose, step, places).to(like.dtype).view_as(like)
+
+
+def even_steps(noise: Noise, step: int, batch: int, steps: int) -> Steps:
+    """t uniform on 1..T, spread evenly over the rows of a global batch."""
+    share = even_times(noise, step, batch)
+    return (torch.floor(share * steps).long() + 1).clamp(max=steps)

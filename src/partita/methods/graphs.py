@@ -1,0 +1,195 @@
+"""The two chains of score models in closed form: absorbing and uniform, never a matrix.
+
+A position leaves its token at rate dsigma/dt, for the mask or for a token drawn anew, so it still
+holds it with probability e^(-sigma) = alpha. Everything here is of the size of one vector over the
+states, for vocabularies of any size; `Graph` says what each of these is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from partita.errors import require, require_int
+from partita.methods.ctmc import Graph, one_hot, xlogy
+from partita.methods.draws import hide_independently
+from partita.randomness import Noise, Purpose
+from partita.registry import Registry
+
+GRAPHS: Registry[type[Graph]] = Registry("graph")
+
+
+@GRAPHS.register("absorbing")
+class Absorbing(Graph):
+    """Q = 1 e_m - I: a token becomes the mask at rate 1, and the mask stays. The mask is last."""
+
+    mask_id: int
+
+    def __init__(self, tokens: int) -> None:
+        require_int(tokens, "tokens")
+        super().__init__(tokens, tokens + 1)
+        self.mask_id = tokens
+
+    def matrix(self) -> Float[Tensor, "S S"]:
+        q = -torch.eye(self.states, dtype=torch.float64)
+        q[self.mask_id] += 1
+        return q
+
+    def flow(
+        self, vector: Float[Tensor, "*n S"], sigma: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n S"]:
+        real, mask = vector[..., : self.tokens], vector[..., self.tokens :]
+        mask = mask - torch.expm1(-sigma)[..., None] * real.sum(-1, keepdim=True)
+        return torch.cat([torch.exp(-sigma)[..., None] * real, mask], dim=-1).to(vector.dtype)
+
+    def row(self, x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
+        kept = torch.where(x == self.mask_id, torch.ones_like(sigma), torch.exp(-sigma))
+        lost = torch.where(x == self.mask_id, -torch.expm1(-sigma), 0.0)
+        every = lost[..., None].expand(*x.shape, self.states)
+        return every.scatter(-1, x[..., None], kept[..., None])
+
+    def rate_row(self, x: Int64[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
+        into = (x == self.mask_id).double()[..., None]
+        return into.expand(*x.shape, self.states).scatter(-1, x[..., None], into - 1)
+
+    def noised(
+        self,
+        x0: Int64[Tensor, "B L"],
+        sigma: Float[Tensor, "B"],
+        valid: Bool[Tensor, "B L"],
+        noise: Noise,
+        step: int,
+    ) -> Int64[Tensor, "B L"]:
+        masked = hide_independently(-torch.expm1(-sigma), valid, noise, step)
+        return torch.where(masked, self.mask_id, x0)
+
+    def stationary(self) -> Float[Tensor, "S"]:
+        return one_hot(torch.tensor(self.mask_id), self.states)
+
+    def moving(self, x: Int64[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
+        return x == self.mask_id
+
+    def log_scale(self, sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """The true score is 1 / (e^sigma - 1) times a distribution over the tokens."""
+        return torch.log(torch.expm1(sigma)) + math.log(self.tokens)
+
+    def score_entropy(
+        self,
+        log_score: Float[Tensor, "*n C"],
+        x: Int64[Tensor, "*n"],
+        x0: Int64[Tensor, "*n"],
+        sigma: Float[Tensor, "*n"],
+    ) -> Float[Tensor, "*n"]:
+        """r (sum of s / r - log(s_x0 / r) - 1) at masks, r = 1 / (e^sigma - 1); 0 elsewhere.
+
+        The only ratio that is not 0 is that of x_0. Written as r times numbers of order 1 it loses
+        no digits for small sigma. The mask's own entry is not read and may be left out.
+        """
+        odds = torch.expm1(sigma)  # 1 / r
+        total = log_score[..., : self.tokens].exp().sum(-1)
+        at_x0 = log_score.gather(-1, x0[..., None])[..., 0] + torch.log(odds)
+        return torch.where(x == self.mask_id, (total * odds - at_x0 - 1) / odds, 0.0)
+
+    def end_nats(
+        self,
+        x0: Int64[Tensor, "*n"],  # noqa: ARG002 - every token costs the same
+        first: Float[Tensor, "*n"],
+        last: Float[Tensor, "*n"],
+    ) -> Float[Tensor, "*n"]:
+        """alpha(1) ln V for tokens that the prior shows uniformly, (1 - alpha(0)) ln V for guesses.
+
+        The prior is not the stationary law, which has no visible tokens, but the one that shows
+        as many as q does (as in `masked.prior_nats`).
+        """
+        return (torch.exp(-last) - torch.expm1(-first)) * math.log(self.tokens)
+
+
+@GRAPHS.register("uniform")
+class Uniform(Graph):
+    """Q = 1/V - I: at rate 1 a token is drawn anew from all V."""
+
+    def __init__(self, tokens: int) -> None:
+        require_int(tokens, "tokens", 2)
+        super().__init__(tokens, tokens)
+
+    def matrix(self) -> Float[Tensor, "S S"]:
+        one = torch.ones(self.states, self.states, dtype=torch.float64)
+        return one / self.states - torch.eye(self.states, dtype=torch.float64)
+
+    def flow(
+        self, vector: Float[Tensor, "*n S"], sigma: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n S"]:
+        mixed = -torch.expm1(-sigma)[..., None] * vector.mean(-1, keepdim=True)
+        return (torch.exp(-sigma)[..., None] * vector + mixed).to(vector.dtype)
+
+    def row(self, x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
+        other = -torch.expm1(-sigma)[..., None] / self.states
+        same = torch.exp(-sigma)[..., None] + other
+        return other.expand(*x.shape, self.states).scatter(-1, x[..., None], same)
+
+    def rate_row(self, x: Int64[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
+        rates = torch.full((), 1 / self.states, dtype=torch.float64, device=x.device)
+        return rates.expand(*x.shape, self.states).scatter(-1, x[..., None], 1 / self.states - 1)
+
+    def noised(
+        self,
+        x0: Int64[Tensor, "B L"],
+        sigma: Float[Tensor, "B"],
+        valid: Bool[Tensor, "B L"],
+        noise: Noise,
+        step: int,
+    ) -> Int64[Tensor, "B L"]:
+        hit = hide_independently(-torch.expm1(-sigma), valid, noise, step)
+        u = noise.uniform(Purpose.TOKEN, step, torch.arange(x0.shape[1], device=x0.device)[None])
+        return torch.where(hit, (u * self.tokens).long().clamp(max=self.tokens - 1), x0)
+
+    def stationary(self) -> Float[Tensor, "S"]:
+        return torch.full((self.states,), 1 / self.states, dtype=torch.float64)
+
+    def score_entropy(
+        self,
+        log_score: Float[Tensor, "*n C"],
+        x: Int64[Tensor, "*n"],
+        x0: Int64[Tensor, "*n"],
+        sigma: Float[Tensor, "*n"],
+    ) -> Float[Tensor, "*n"]:
+        """Ratios are rho to all y where x = x0; else 1 / rho to x0 and 1 to every other y.
+
+        rho = (e^sigma - 1) / (e^sigma - 1 + V), and the terms are weighed by Q(x, y) = 1 / V. The
+        entry of log_score at x must be 0.
+        """
+        size, odds = self.tokens, torch.expm1(sigma)
+        log_rho = -torch.log1p(size / odds)
+        rho = torch.exp(log_rho)
+        total = log_score.exp().scatter(-1, x[..., None], 0.0).sum(-1)
+        logs = log_score.sum(-1)
+        at_x0 = log_score.gather(-1, x0[..., None])[..., 0]
+        same = total - rho * logs + (size - 1) * rho * (log_rho - 1)
+        moved = total - (logs - at_x0) - (size - 2) - (at_x0 + log_rho + 1) / rho
+        return torch.where(x == x0, same, moved) / size
+
+    def end_nats(
+        self,
+        x0: Int64[Tensor, "*n"],  # noqa: ARG002 - every token costs the same
+        first: Float[Tensor, "*n"],
+        last: Float[Tensor, "*n"],
+    ) -> Float[Tensor, "*n"]:
+        """ln V less the entropy of q(z_1 | x), and the entropy of q(z_0 | x), the guess's own."""
+        return math.log(self.tokens) - self._entropy(last) + self._entropy(first)
+
+    def _entropy(self, sigma: Tensor) -> Tensor:
+        other = -torch.expm1(-sigma) / self.states
+        same = torch.exp(-sigma) + other
+        return -xlogy(same, same) - (self.states - 1) * xlogy(other, other)
+
+
+def make_graph(graph: str | Graph, tokens: int) -> Graph:
+    """A graph by name over so many real tokens, or one's own, which must have as many."""
+    if isinstance(graph, str):
+        return GRAPHS[graph](tokens)  # type: ignore[call-arg]
+    fits = graph.tokens == tokens
+    require(fits, "graph", f"is over {graph.tokens} tokens, the network has {tokens}")
+    return graph

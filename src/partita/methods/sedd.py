@@ -1,0 +1,263 @@
+"""SEDD: Discrete Diffusion Modeling by Estimating the Ratios of the Data Distribution
+(Lou, Meng and Ermon, 2023).
+
+Where MD4's network predicts clean tokens, SEDD's estimates the scores s_theta(x, t)_y of
+p_t(y) / p_t(x), for sequences y that differ from x in one position. What it reads like beside the
+paper, position by position:
+
+    forward (section 2)        dp_t/dt = sigma'(t) Q p_t, with Q absorbing or uniform (section 3.3);
+                               sigma(t) = -log alpha(t) of our schedules, and alpha(1) > 0
+    reverse (section 2)        from x to y at the rate sigma'(t) Q(x, y) p_t(y) / p_t(x)
+    score entropy (def. 3.1)   sum over y != x of w (s_y - r_y log s_y + K(r_y)), K(a) = a log a - a
+    denoising (theorem 3.4)    r_y = q(y | x_0) / q(x | x_0), whose expectation is the true ratio
+    bound (theorem 3.6)        -log p(x_0) <= integral_0^1 E_q sum over y != x of
+                               sigma'(t) Q(x, y) (s_y - r_y log s_y + K(r_y)) dt + end terms
+
+The end terms are KL(q(z_1 | x_0) || p(z_1)), and a reconstruction term where sigma(0) > 0.
+
+Under the absorbing chain only masks move, towards tokens alone, and the true score there is
+alpha / (1 - alpha) = 1 / (e^sigma - 1) times the posterior mean of the clean token (MD4,
+proposition 1). The network's output is scaled by that (and by V), so that it need not learn it:
+log s = output - log(e^sigma - 1) - log V. A network whose outputs are log-probabilities plus log V
+is MD4: the scores then sum to alpha / (1 - alpha) and the bound becomes MD4's. In general they do
+not (see `evaluation.consistency`). Under the uniform chain log s is the output itself, 0 at x.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.errors import require
+from partita.methods.base import METHODS, Loss, check_tokens
+from partita.methods.ctmc import Graph, noise_rate, total_noise
+from partita.methods.draws import even_times, positive_time
+from partita.methods.graphs import make_graph
+from partita.methods.masked_method import TIME_SCALE
+from partita.networks.base import Network, PartitionNetwork, Queries
+from partita.networks.layouts import DENSE, Layout
+from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.transformer import Transformer
+from partita.randomness import Noise
+from partita.schedules import Schedule, make_schedule
+
+CONDITIONINGS = ("none", "sigma", "time")
+
+
+@METHODS.register("sedd")
+class SEDD(nn.Module):
+    """A network that estimates ratios of probabilities, with the chain that noises its data."""
+
+    family: str = "score"
+    default_graph: ClassVar[str] = "absorbing"
+    default_schedule: ClassVar[str] = "mdlm:loglinear"  # sigma = -log(1 - (1 - eps) t), as theirs
+    default_conditioning: ClassVar[str] = "sigma"
+    reads_padding: ClassVar[bool] = True  # unless a layout keeps it apart
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        graph: str | Graph | None = None,
+        schedule: str | Schedule | None = None,
+        conditioning: str | None = None,
+    ) -> None:
+        """The graph is "absorbing", "uniform" or one's own (`Rates`), over the network's ids.
+
+        An absorbing graph's mask is the network's last id. `conditioning` says what the network is
+        told: "sigma", the "time" t, or "none".
+        """
+        super().__init__()
+        require(isinstance(network, Network), "network", f"{type(network).__name__} is no network")
+        reads_masks = not isinstance(network, PartitionNetwork)
+        problem = f"{type(network).__name__} reads groups, not noised tokens"
+        require(reads_masks, "network", problem, "use Transformer")
+        problem = "a causal network cannot see what follows a noised token"
+        require(not getattr(network, "causal", False), "network", problem, "use Transformer")
+        self.network = network
+        ids = network.config.vocab_size
+        graph = graph or self.default_graph
+        extra = graph.states - graph.tokens if isinstance(graph, Graph) else graph == "absorbing"
+        self.graph = make_graph(graph, ids - int(extra))
+        least = self.graph.tokens if self.graph.mask_id is not None else self.graph.states
+        outputs = network.config.outputs
+        require(outputs >= least, "network", f"has {outputs} outputs for {least} scores")
+        self.schedule = make_schedule(schedule or self.default_schedule)
+        self.conditioning = conditioning or self.default_conditioning
+        self._check()
+
+    def _check(self) -> None:
+        end = float(self.schedule.alpha(torch.ones((), dtype=torch.float64, device="cpu")))
+        require(
+            end > 0,
+            "schedule",
+            "ends at alpha = 0, where sigma = -log alpha is infinite and scores are 0",
+            "use a schedule that stops before, such as 'mdlm:loglinear' or 'mdlm:geometric'",
+        )
+        known = self.conditioning in CONDITIONINGS
+        problem, hint = f"unknown name {self.conditioning!r}", f"known: {', '.join(CONDITIONINGS)}"
+        require(known, "conditioning", problem, hint)
+        require(
+            not self.timed or self.network.config.time,
+            "conditioning",
+            f"is {self.conditioning!r}, but the network is not told the time",
+            "build it with TransformerConfig(time=True), or pass conditioning='none'",
+        )
+
+    @classmethod
+    def build(
+        cls,
+        network: TransformerOptions,
+        tokens: int,
+        *,
+        graph: str | None = None,
+        schedule: str | None = None,
+        schedule_options: dict[str, float] | None = None,
+        law: str | None = None,
+        law_options: dict[str, int] | None = None,
+        conditioning: str | None = None,
+    ) -> SEDD:
+        """The method over a new network for ids 0..tokens-1; a mask is the id after them."""
+        for name, value in (("law", law), ("law_options", law_options)):
+            require(
+                not value, name, "score entropy has one law, in continuous time", "leave it out"
+            )
+        told, chain = conditioning or cls.default_conditioning, graph or cls.default_graph
+        sizes = TransformerConfig(
+            **vars(network),
+            vocab_size=make_graph(chain, tokens).states,
+            output_size=tokens,
+            time=told != "none",
+        )
+        chosen = make_schedule(schedule or cls.default_schedule, **(schedule_options or {}))
+        return cls(Transformer(sizes), graph=chain, schedule=chosen, conditioning=told)
+
+    @property
+    def length(self) -> int:
+        return self.network.config.length
+
+    @property
+    def mask_id(self) -> int:
+        """The mask; without one, the id after all states, which stands for an unknown token."""
+        return self.graph.states if self.graph.mask_id is None else self.graph.mask_id
+
+    @property
+    def vocab_size(self) -> int:
+        return max(self.graph.states, self.mask_id + 1)
+
+    @property
+    def timed(self) -> bool:
+        return self.conditioning != "none"
+
+    # Scores -------------------------------------------------------------------------------------
+
+    def parameterise(
+        self, output: Float[Tensor, "*n C"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n C"]:
+        """log s(x)_y of the network's output, 0 at y = x where there is such an entry."""
+        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        output = output - self.graph.log_scale(sigma)[..., None].to(output.dtype)
+        if output.shape[-1] < self.graph.states:  # no entry for the mask, and x is the mask
+            return output
+        return output.scatter(-1, x[..., None], 0.0)
+
+    def log_score(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        time: Float[Tensor, "B"],
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+        label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
+    ) -> Float[Tensor, "N S"]:
+        """log s(x)_y for every state y at the (row, position) pairs.
+
+        Under the absorbing graph it means something at masks alone: no other position moves.
+        """
+        queries = Queries(rows, positions)
+        log_score = self._scores(tokens, time, queries, label, layout)
+        return F.pad(log_score, (0, self.graph.states - log_score.shape[-1]))
+
+    def _scores(
+        self,
+        x: Tensor,
+        time: Tensor,
+        queries: Queries,
+        label: Tensor | None,
+        layout: Layout,
+    ) -> Tensor:
+        sigma = total_noise(self.schedule, time.double())
+        told = {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
+        scalar = {"none": None, "sigma": sigma.float(), "time": (TIME_SCALE * time).float()}
+        output = self.network(
+            x, queries=queries, scalar=scalar[self.conditioning], label=label, **told
+        )
+        return self.parameterise(output, x[queries.rows, queries.positions], sigma[queries.rows])
+
+    # The loss -----------------------------------------------------------------------------------
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """Noise the tokens at a time for each row, and take the weighted score entropy there.
+
+        `noise.samples` numbers the rows within a global batch of `batch` rows, which share one
+        low-discrepancy set of times. Tokens that are not `valid` (padding) are never noised and
+        never count. The sum of a sequence is an unbiased estimate of the bound, end terms included.
+        """
+        check_tokens(tokens, self, valid)
+        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        blank = 0 if self.graph.mask_id is None else self.graph.mask_id
+        tokens = torch.where(real, tokens, blank)  # padding may hold anything
+        time = positive_time(even_times(noise, step, batch or tokens.shape[0]))
+        state = self.graph.noised(tokens, total_noise(self.schedule, time), real, noise, step)
+        return self.loss_at(tokens, state, time, real, label, layout=layout)
+
+    def loss_at(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        state: Int64[Tensor, "B L"],
+        time: Float[Tensor, "B"],
+        valid: Bool[Tensor, "B L"],
+        label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """The loss for tokens that are already noised."""
+        counted = self.graph.moving(state) & valid
+        queries = Queries(*counted.nonzero(as_tuple=True))
+        log_score = self._scores(state, time, queries, label, layout)
+        x, x0 = (held[queries.rows, queries.positions] for held in (state, tokens))
+        sigma = total_noise(self.schedule, time.double())[queries.rows]
+        nats = self.graph.score_entropy(log_score, x, x0, sigma).to(log_score.dtype)
+        entropy = nats.new_zeros(tokens.shape).index_put((queries.rows, queries.positions), nats)
+        weights = noise_rate(self.schedule, time.double())[:, None].to(nats.dtype)
+        per_token = torch.where(valid, entropy * weights + self.end_nats(tokens).to(nats), 0.0)
+        count = valid.sum()
+        return Loss(per_token.sum() / count, per_token, entropy, counted, count)
+
+    def end_nats(self, tokens: Int64[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+        """Prior and reconstruction terms of each token; they do not depend on the network."""
+        ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=tokens.device)
+        first, last = total_noise(self.schedule, ends)
+        return self.graph.end_nats(tokens, first.expand(tokens.shape), last.expand(tokens.shape))
+
+
+@METHODS.register("sedd-uniform")
+class UniformSEDD(SEDD):
+    """SEDD under the uniform chain: tokens become other tokens, and may change more than once."""
+
+    default_graph = "uniform"

@@ -1,0 +1,75 @@
+"""The transformer for sequences of vectors: noisy embeddings in, logits out."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from partita.errors import require_int
+from partita.networks.base import NetworkConfig
+from partita.networks.blocks import Block, initialise
+from partita.networks.layers import Rotary
+from partita.networks.layouts import DENSE, Layout, Segments
+from partita.networks.options import TransformerConfig, refuse_decoder
+from partita.networks.trunk import Trunk
+
+
+@runtime_checkable
+class VectorNetwork(Protocol):
+    """Vectors (and a scalar, a label) to logits at every position."""
+
+    @property
+    def config(self) -> NetworkConfig: ...
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers a vector has."""
+        ...
+
+    def __call__(
+        self,
+        x: Float[Tensor, "B L D"],
+        *,
+        scalar: Float[Tensor, "B"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Float[Tensor, "B L V"]: ...
+
+
+class VectorTransformer(Trunk):
+    """The blocks of `Transformer` on vectors of `dimensions` numbers."""
+
+    def __init__(self, config: TransformerConfig, dimensions: int) -> None:
+        refuse_decoder(config)
+        require_int(dimensions, "dimensions")
+        super().__init__(config)
+        self.dimensions = dimensions
+        self.embed = nn.Linear(dimensions, config.width)  # type: ignore[assignment]
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        initialise(self.blocks, config.depth)
+        self._add_head(config.width)
+        nn.init.normal_(self.embed.weight, std=dimensions**-0.5)  # what comes in has variance 1
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        *,
+        scalar: Float[Tensor, "B"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Float[Tensor, "B L V"]:
+        """Logits at every position."""
+        if isinstance(layout, Segments):
+            layout.check(x[..., 0].long())
+        vectors = self._condition(scalar, label, x.shape[0])
+        condition = None if vectors is None else vectors[:, None]
+        positions = torch.arange(x.shape[1], device=x.device)
+        head_width = self.config.width // self.config.heads
+        rotary = Rotary.at(positions, head_width, self.config.rotary_base)
+        hidden = self.embed(x)
+        for block in self.blocks:
+            hidden = self._run(block, hidden, rotary, layout, condition)
+        return self._project(hidden, condition)

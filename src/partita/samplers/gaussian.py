@@ -1,0 +1,279 @@
+"""Reverse processes of Gaussian diffusion: DDPM's (Ho et al., 2020) and DDIM's (Song et al., 2021).
+
+A step goes from x_t to x_s for any s < t, so a sampler may visit any subsequence of the T steps:
+
+    x_s = sqrt(abar_s) x_0 + sqrt(1 - abar_s - sigma^2) epsilon + sigma z        (DDIM eq. 12)
+    sigma^2 = eta^2 (1 - abar_s) / (1 - abar_t) (1 - abar_t / abar_s)            (DDIM eq. 16)
+
+where x_0 and epsilon are predictions that agree with x_t, and z is new noise. With eta = 1 that is
+DDPM's posterior (algorithm 2, the small variance), with eta = 0 nothing is random but x_T. The
+noise z of x_s is addressed by s, so the samplers of a seed share it.
+
+`generate` is for continuous data; the samplers "ddpm" and "ddim" are for tokens, by way of their
+embeddings. Known tokens are kept by predicting them: at their positions x_0 is the embedding, so
+the network sees them with the noise that it saw in training. That is not the exact conditional law:
+early on, a prompt under noise says little to what is sampled beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from partita.errors import require, require_int, require_number, require_seed
+from partita.methods.ddpm import DDPM, VARIANCES
+from partita.methods.diffusion_lm import EmbeddingDDPM
+from partita.methods.gaussian import GaussianProcess, State, Steps, gaussian, wide
+from partita.randomness import Noise, Purpose
+from partita.samplers.base import Session, sampler
+from partita.samplers.canvas import Canvas
+from partita.samplers.categorical import PLAIN, Decoding, sample_categorical, weights
+from partita.samplers.front import as_labels, evaluating
+
+ROUNDINGS = ("softmax", "nearest")
+
+# Steps -------------------------------------------------------------------------------------------
+
+
+def visited(total: int, steps: int | Sequence[int] | None = None) -> list[int]:
+    """The steps that a sampler visits, from T down to 0: all, so many evenly spread, or these."""
+    if steps is None:
+        return list(range(total, -1, -1))
+    if isinstance(steps, int):
+        require_int(steps, "steps", 1, total)
+        return [(total * left + steps // 2) // steps for left in range(steps, -1, -1)]
+    path = sorted({*steps, 0}, reverse=True)
+    inside = path[0] == total and path[-1] == 0
+    require(inside, "steps", f"must begin at {total} and lie in 1..{total}, got {list(steps)}")
+    return path
+
+
+def step(
+    process: GaussianProcess,
+    x_t: State,
+    x_0: State,
+    s: Steps,
+    t: Steps,
+    noise: State,
+    *,
+    eta: float = 1.0,
+    variance: str = "small",
+) -> State:
+    """x_s for s < t, given a prediction of x_0.
+
+    The "large" variance is beta_{t|s} around DDPM's mean, and is DDPM's alone (eta = 1).
+    """
+    small = process.posterior_variance(s, t)
+    if variance == "large":
+        mean, sigma = process.posterior_mean(x_0, x_t, s, t), process.lost(s, t).sqrt()
+    else:
+        epsilon = process.noise_of_clean(x_t, t, x_0)
+        kept = (process.noise(s) - eta**2 * small).clamp(min=0).sqrt()
+        mean = wide(process.signal(s).sqrt(), x_t) * x_0 + wide(kept, x_t) * epsilon
+        sigma = eta * small.sqrt()
+    return mean + wide(torch.where(s > 0, sigma, 0), x_t) * noise  # the last step adds none
+
+
+def descend(
+    process: GaussianProcess,
+    predict: Callable[[State, Steps], State],
+    x: State,
+    noise: Noise,
+    path: list[int],
+    *,
+    eta: float = 1.0,
+    variance: str = "small",
+    repeats: int = 1,
+) -> State:
+    """Down a path of steps, from x at the first of them to the last.
+
+    With `repeats` each step is undone by the forward process and done anew, so many times in all.
+    """
+    require_int(repeats, "repeats")
+    require_number(eta, "eta")
+    require(eta <= 1, "eta", f"must lie in [0, 1], got {eta}")
+    known = f"known: {', '.join(VARIANCES)}"
+    require(variance in VARIANCES, "variance", f"unknown name {variance!r}", known)
+    period = process.steps + 1  # a repeated step has noise of its own
+    for before, after in itertools.pairwise(path):
+        t, s = (torch.full((len(x),), number, device=x.device) for number in (before, after))
+        for turn in range(repeats):
+            with torch.no_grad():
+                x_0 = predict(x, t)
+                z = gaussian(noise, Purpose.STATE, after + 2 * turn * period, x)
+                x_s = step(process, x, x_0, s, t, z, eta=eta, variance=variance)
+            if turn + 1 < repeats:
+                address = after + (2 * turn + 1) * period
+                x = process.transition(x_s, s, t, gaussian(noise, Purpose.STATE, address, x))
+        x = x_s
+    return x
+
+
+# Continuous data ---------------------------------------------------------------------------------
+
+
+def generate(
+    model: DDPM,
+    shape: Sequence[int],
+    count: int = 1,
+    *,
+    steps: int | Sequence[int] | None = None,
+    eta: float = 1.0,
+    variance: str | None = None,
+    clip: float | None = None,
+    seed: int = 0,
+    first: int = 0,
+    label: int | Int64[Tensor, "B"] | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "B *shape"]:
+    """Samples of a DDPM: all steps of algorithm 2 unless told otherwise.
+
+    `steps` is a number of steps, or those to visit. `eta` below 1 is DDIM, with its own variance;
+    with `eta=1` the variance is the model's unless given. `clip` keeps predictions of x_0 in
+    [-clip, clip], which is 1 for images. The samples are numbered from `first`; sample i of a seed
+    has the same noise in any batch.
+    """
+    require_int(count, "count")
+    require_seed(seed, "seed")
+    require_int(first, "first", 0)
+    noise = Noise.for_batch(seed, count, first, device)
+    labels = as_labels(label, count, noise.samples.device)
+    like = torch.empty(count, *shape, device=device, dtype=dtype)
+
+    def predict(x: Tensor, t: Tensor) -> Tensor:
+        x_0 = model.clean(x, t, labels)
+        return x_0 if clip is None else x_0.clamp(-clip, clip)
+
+    if variance is None:
+        variance = model.variance if eta == 1 else "small"
+    path = visited(model.process.steps, steps)
+    start = gaussian(noise, Purpose.STATE, model.process.steps, like)
+    with evaluating(model):
+        return descend(model.process, predict, start, noise, path, eta=eta, variance=variance)
+
+
+# Tokens ------------------------------------------------------------------------------------------
+
+
+@sampler("ddpm", family="gaussian")
+def ddpm(
+    session: Session[EmbeddingDDPM],
+    canvas: Canvas,
+    *,
+    steps: int | None = None,
+    variance: str = "small",
+    rounding: str = "softmax",
+    repeats: int = 1,
+) -> Int64[Tensor, "B L"]:
+    """DDPM's reverse process (algorithm 2) of embeddings, then a rounding to tokens.
+
+    `repeats` above 1 takes each step so many times, as RePaint does (Lugmayr et al., 2022), by
+    which what is sampled comes to agree with a prompt.
+    """
+    return _fill(session, canvas, steps, 1.0, variance, rounding, repeats)
+
+
+@sampler("ddim", family="gaussian")
+def ddim(
+    session: Session[EmbeddingDDPM],
+    canvas: Canvas,
+    *,
+    steps: int | None = 64,
+    eta: float = 0.0,
+    rounding: str = "softmax",
+    repeats: int = 1,
+) -> Int64[Tensor, "B L"]:
+    """DDIM's reverse process of embeddings, then a rounding to tokens; `repeats` as in "ddpm"."""
+    return _fill(session, canvas, steps, eta, "small", rounding, repeats)
+
+
+def _fill(
+    session: Session[EmbeddingDDPM],
+    canvas: Canvas,
+    steps: int | None,
+    eta: float,
+    variance: str,
+    rounding: str,
+    repeats: int,
+) -> Tensor:
+    """Embeddings from noise down to the last step before 0, and tokens of those.
+
+    Rounding is "softmax", a draw from p(w | x_1), or "nearest", the embedding nearest to x_0.
+    """
+    known = f"known: {', '.join(ROUNDINGS)}"
+    require(rounding in ROUNDINGS, "rounding", f"unknown name {rounding!r}", known)
+    model, process = session.model, session.model.process
+    path = visited(process.steps, steps)
+    require_int(repeats, "repeats")
+    total = (len(path) - 2) * repeats + 1
+    numbers = itertools.count()
+    given = torch.where(canvas.revealed, canvas.tokens, 0)
+    with torch.no_grad():
+        vectors = model.vectors()
+    fixed = canvas.revealed[..., None]
+
+    def predict(x: Tensor, t: Tensor) -> Tensor:
+        log_probs = model.log_probabilities(x, t, session.label)
+        _report(session, canvas, log_probs, next(numbers), total)
+        return torch.where(
+            fixed, vectors[given], model.clean(_decoded(log_probs, session.decoding))
+        )
+
+    z = gaussian(session.noise, Purpose.STATE, process.steps, vectors[given])
+    start = torch.full((canvas.batch,), process.steps, device=z.device)
+    x = torch.where(fixed, process.marginal(vectors[given], start, z), z)
+    x = descend(
+        process,
+        predict,
+        x,
+        session.noise,
+        path[:-1],
+        eta=eta,
+        variance=variance,
+        repeats=repeats,
+    )
+    last = torch.full((canvas.batch,), path[-2], device=x.device)
+    with torch.no_grad():
+        log_probs = model.log_probabilities(x, last, session.label)
+    rows, positions = canvas.wanted.nonzero(as_tuple=True)
+    if rounding == "nearest":
+        x_0 = model.clean(log_probs)[rows, positions]
+        tokens = torch.cdist(x_0, vectors).argmin(-1)
+    else:
+        u = session.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
+        tokens = sample_categorical(log_probs[rows, positions], u, session.decoding)
+    canvas.write(rows, positions, tokens)
+    session.report(next(numbers), total, canvas, rows, positions)
+    return canvas.tokens
+
+
+def _decoded(log_probs: Tensor, decoding: Decoding) -> Tensor:
+    """The prediction after temperature, top-k and top-p.
+
+    Temperature 0 is the embedding of the best token alone (the clamping of Diffusion-LM).
+    """
+    if decoding == PLAIN:
+        return log_probs
+    flat = log_probs.flatten(0, 1)
+    if decoding.temperature == 0:
+        best = torch.full_like(flat, -torch.inf)
+        return best.scatter(-1, flat.argmax(-1, keepdim=True), 0.0).view_as(log_probs)
+    kept = weights(flat, decoding)
+    return (kept / kept.sum(-1, keepdim=True)).log().to(log_probs.dtype).view_as(log_probs)
+
+
+def _report(
+    session: Session[EmbeddingDDPM], canvas: Canvas, log_probs: Tensor, index: int, total: int
+) -> None:
+    """The callback sees the most probable tokens, none of them revealed before the rounding."""
+    if session.callback is None:
+        return
+    best = torch.where(canvas.wanted, log_probs.argmax(-1), canvas.tokens)
+    nothing = torch.empty(0, dtype=torch.int64, device=best.device)
+    shown = Canvas(best, canvas.revealed, canvas.wanted)
+    session.report(index, total, shown, nothing, nothing)

@@ -1,0 +1,205 @@
+"""The reverse process of score models (SEDD), by two rules (Lou et al., 2023, section 4).
+
+- `tau-leaping` freezes the reverse rates for a step (Euler): p(z_s = y | z_t = x) is
+  delta(x, y) + (t - s) sigma'(t) Q(x, y) s(x)_y, at every position by itself.
+- `analytic` takes back the step's noise exactly (Tweedie, theorem 4.2): the step is the true
+  posterior of a position for a true score; under the absorbing chain it is MD4's ancestral step.
+
+The last step of both goes from the last time before 0 to clean data: all of the remaining noise is
+taken back, and no mask is left. Samples start from the chain's end: masks, or uniform tokens.
+
+Euler's probabilities are negative where a step is too long for its rates, and the analytic ones may
+be where scores fit no law. Negative entries are set to 0 and the rest is scaled to sum to 1.
+
+Known tokens stay. Temperature, top-k and top-p act on where a position jumps to, not on whether it
+does: steps that keep their state most of the time would otherwise never move at temperature 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from partita.methods.base import Model
+from partita.methods.ctmc import Graph, noise_rate, total_noise
+from partita.randomness import Purpose
+from partita.samplers.base import Session, sampler
+from partita.samplers.canvas import Canvas
+from partita.samplers.categorical import PLAIN, Decoding, sample_categorical, weights
+from partita.schedules import Schedule, sampling_grid
+
+
+@runtime_checkable
+class ScoreModel(Model, Protocol):
+    """A model of ratios of probabilities. This is all that these samplers know of one."""
+
+    @property
+    def graph(self) -> Graph:
+        """The chain that noises a position."""
+        ...
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that the model learned under; sigma = -log alpha."""
+        ...
+
+    def log_score(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        time: Float[Tensor, "B"],
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "N S"]:
+        """log p_t(y) / p_t(x) for every state y at the (row, position) pairs."""
+        ...
+
+
+AT_ONCE = 1 << 22  # probabilities in float64 that a step holds of each kind: 32 MiB
+
+Rule = Callable[[ScoreModel, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def euler_step(
+    model: ScoreModel,
+    score: Float[Tensor, "N S"],
+    x: Int64[Tensor, "N"],
+    t: Float[Tensor, ""],
+    s: Float[Tensor, ""],
+) -> Float[Tensor, "N S"]:
+    """p(z_s | z_t = x) with the rates of time t; entries may be negative."""
+    size = (t - s) * noise_rate(model.schedule, t)
+    return model.graph.euler(score, x, size.expand(x.shape))
+
+
+def analytic_step(
+    model: ScoreModel,
+    score: Float[Tensor, "N S"],
+    x: Int64[Tensor, "N"],
+    t: Float[Tensor, ""],
+    s: Float[Tensor, ""],
+) -> Float[Tensor, "N S"]:
+    """p(z_s | z_t = x) by taking back sigma(t) - sigma(s); entries may be negative."""
+    dsigma = total_noise(model.schedule, t) - total_noise(model.schedule, s)
+    return model.graph.analytic(score, x, dsigma.expand(x.shape))
+
+
+def denoising_step(
+    model: ScoreModel, score: Float[Tensor, "N S"], x: Int64[Tensor, "N"], t: Float[Tensor, ""]
+) -> Float[Tensor, "N S"]:
+    """p(x_0 | z_t = x) by taking back all of the noise; states that are no token get nothing."""
+    step = model.graph.analytic(score, x, total_noise(model.schedule, t).expand(x.shape))
+    step[..., model.graph.tokens :] = 0.0
+    return step
+
+
+def as_probabilities(step: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
+    """Negative entries to 0, and the rest scaled to sum to 1."""
+    step = step.clamp(min=0)
+    return step / step.sum(-1, keepdim=True)
+
+
+@sampler("tau-leaping", family="score")
+def tau_leaping(
+    session: Session[ScoreModel], canvas: Canvas, *, steps: int = 128, grid: str = "uniform"
+) -> Int64[Tensor, "B L"]:
+    """Euler steps along a grid of times, and a denoising step at its end."""
+    return _reverse(session, canvas, steps, grid, euler_step)
+
+
+@sampler("analytic", family="score")
+def analytic(
+    session: Session[ScoreModel], canvas: Canvas, *, steps: int = 128, grid: str = "uniform"
+) -> Int64[Tensor, "B L"]:
+    """Analytic steps along a grid of times; the last of them is the denoising step."""
+    return _reverse(session, canvas, steps, grid, analytic_step)
+
+
+def _reverse(
+    session: Session[ScoreModel], canvas: Canvas, steps: int, grid: str, rule: Rule
+) -> Tensor:
+    model, times = session.model, sampling_grid(grid, steps).to(canvas.tokens.device)
+    state = _start(session, canvas)
+    before = _settled(model, canvas, state)
+    for index, (t, s) in enumerate(itertools.pairwise(times)):
+        last = index + 1 == steps
+        rows, positions = (canvas.wanted & model.graph.moving(state)).nonzero(as_tuple=True)
+        if rows.numel():
+            log_score = _ask(session, state, t, rows, positions)
+            x = state[rows, positions]
+            u = session.noise.uniform_at(Purpose.TOKEN, index + 1, rows, positions)
+            drawn = []
+            for few in torch.split(torch.arange(len(x), device=x.device), _at_once(log_score)):
+                score, held = log_score[few].double().exp(), x[few]
+                step = (
+                    denoising_step(model, score, held, t)
+                    if last
+                    else rule(model, score, held, t, s)
+                )
+                law = _decoded(as_probabilities(step), held, session.decoding)
+                drawn.append(sample_categorical(law.log(), u[few]))
+            state[rows, positions] = torch.cat(drawn)
+        after = canvas.revealed | canvas.wanted if last else _settled(model, canvas, state)
+        if session.callback is not None:
+            shown = Canvas(state, after, canvas.wanted)
+            session.report(index, steps, shown, *(after & ~before).nonzero(as_tuple=True))
+        before = after
+    canvas.tokens[canvas.wanted] = state[canvas.wanted]
+    canvas.revealed |= canvas.wanted
+    return canvas.tokens
+
+
+def _at_once(log_score: Tensor) -> int:
+    """How many positions to step at a time: their vectors in float64 shall not fill the memory."""
+    return max(1, AT_ONCE // log_score.shape[-1])
+
+
+def _start(session: Session[ScoreModel], canvas: Canvas) -> Int64[Tensor, "B L"]:
+    """Known tokens, and draws from the chain's stationary law elsewhere."""
+    state, law = canvas.tokens.clone(), session.model.graph.stationary().to(canvas.tokens.device)
+    rows, positions = canvas.wanted.nonzero(as_tuple=True)
+    u = session.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
+    parts = torch.split(u, _at_once(law))
+    drawn = [sample_categorical(law.log().expand(len(part), -1), part) for part in parts]
+    state[rows, positions] = torch.cat(drawn) if drawn else state[rows, positions]
+    return state
+
+
+def _ask(
+    session: Session[ScoreModel], state: Tensor, t: Tensor, rows: Tensor, positions: Tensor
+) -> Float[Tensor, "N S"]:
+    """Log-scores at the positions that can move; sequences without any are left out."""
+    active, row_of_active = torch.unique(rows, return_inverse=True)
+    label = None if session.label is None else session.label[active]
+    with torch.no_grad():
+        return session.model.log_score(
+            state[active], t.expand(len(active)), row_of_active, positions, label
+        )
+
+
+def _decoded(
+    probabilities: Float64[Tensor, "N S"], x: Int64[Tensor, "N"], decoding: Decoding
+) -> Float64[Tensor, "N S"]:
+    """Temperature, top-k and top-p on the jump away from x; the chance of a jump stays."""
+    if decoding == PLAIN:
+        return probabilities
+    jumps = probabilities.scatter(-1, x[:, None], 0.0)
+    chance = jumps.sum(-1, keepdim=True)
+    if decoding.temperature == 0:
+        kept = torch.zeros_like(jumps).scatter(-1, jumps.argmax(-1, keepdim=True), 1.0)
+    else:
+        # A position that cannot jump has no law to decode; any will do, for its chance is 0.
+        kept = weights(torch.where(chance > 0, jumps, 1.0).log(), decoding)
+        kept = kept / kept.sum(-1, keepdim=True)
+    stay = probabilities.gather(-1, x[:, None])
+    return (chance * kept).scatter(-1, x[:, None], stay)
+
+
+def _settled(model: ScoreModel, canvas: Canvas, state: Tensor) -> Bool[Tensor, "B L"]:
+    """What will not change any more: known tokens, and what the chain cannot move."""
+    return canvas.revealed | ~model.graph.moving(state)

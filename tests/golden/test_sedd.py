@@ -1,0 +1,285 @@
+"""SEDD's noise, losses, gradients and sampling steps under both graphs, and scores from means.
+
+Oddities of the reference, compared with the corrected value:
+
+- the stored score at a visible position is 0 towards the mask; the true ratio is e^sigma - 1. The
+  absorbing chain never uses it (nothing leaves a visible token), so it is checked by itself;
+- the stored denoising step keeps what an inconsistent score leaves outside the tokens: it is not
+  normalised. Ours is, so the stored one is compared before, and ours after normalising it;
+- Euler's stored probabilities may be negative: compared before they are clamped;
+- the reference's sampling times stop at a small eps, ours go to 0: compared after squeezing.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from partita.methods.ctmc import Rates, noise_rate, total_noise
+from partita.methods.graphs import Absorbing, Uniform, make_graph
+from partita.methods.masked import reverse
+from partita.methods.sedd import SEDD
+from partita.networks import TransformerConfig
+from partita.samplers.score import (
+    analytic_step,
+    as_probabilities,
+    denoising_step,
+    euler_step,
+)
+from partita.schedules import make_schedule, sampling_grid
+from partita.schedules.formulas import Linear
+from partita.schedules.reference import Truncated
+from tests.golden.cases import Case, load
+
+both_graphs = pytest.mark.parametrize("name", ["absorb", "uniform"])
+
+
+def loglinear(eps):
+    return Truncated(Linear(), 0.0, eps)
+
+
+def schedules(case: Case):
+    """The case's noises as schedules: sigma = -log alpha."""
+    text = case.config["noise"]
+    eps = float(re.search(r"eps ([\d.e+-]+)", text["loglinear"]).group(1))
+    low, high = re.search(
+        r"sigma_min ([\d.e+-]+), sigma_max ([\d.e+-]+)", text["geometric"]
+    ).groups()
+    geometric = make_schedule("mdlm:geometric", sigma_min=float(low), sigma_max=float(high))
+    return {"loglinear": loglinear(eps), "geometric": geometric}
+
+
+def graph_of(case: Case):
+    kind = Uniform if case.config["mask_id"] is None else Absorbing
+    graph = kind(case.config["V"])
+    assert graph.states == case.config["K"]
+    assert graph.mask_id == case.config["mask_id"]
+    return graph
+
+
+def rows_of(case: Case, values):
+    """One value per sequence as one per position."""
+    return values[:, None].expand(case["xt"].shape)
+
+
+class Recorded:
+    """A network that answers so that the method's log-scores are the recorded ones [B, L, S]."""
+
+    def __init__(self, case: Case, graph, log_score, sigma):
+        length = case.config["length"]
+        sizes = {"vocab_size": graph.states, "output_size": graph.states, "length": length}
+        self.config = TransformerConfig(**sizes, time=True)
+        self.outputs = log_score + graph.log_scale(sigma)[:, None, None]
+
+    def __call__(self, tokens, *, queries, scalar=None, label=None):  # noqa: ARG002
+        self.tokens, self.scalar = tokens, scalar
+        return self.outputs[queries.rows, queries.positions]
+
+
+def recorded_model(case: Case, schedule, log_score):
+    graph = graph_of(case)
+    network = Recorded(case, graph, log_score, total_noise(schedule, case["t"]))
+    return SEDD(network, graph=graph, schedule=schedule)
+
+
+# Noise -------------------------------------------------------------------------------------------
+
+
+def test_noise():
+    case = load("md4/sedd_noise")
+    low, high = case.config["geometric"]
+    kinds = {
+        "loglinear": loglinear(case.config["loglinear_eps"]),
+        "geometric": make_schedule("mdlm:geometric", sigma_min=low, sigma_max=high),
+    }
+    for name, schedule in kinds.items():
+        case.close(total_noise(schedule, case["t"]), f"{name}/sigma")
+        case.close(noise_rate(schedule, case["t"]), f"{name}/dsigma")
+    assert kinds["loglinear"] == make_schedule(SEDD.default_schedule)
+
+
+def test_sampling_times_are_ours_squeezed_to_stop_at_eps():
+    case = load("md4/sedd_noise")
+    for key in case.keys("sampler_timesteps_"):
+        eps, steps = case.config["sampling_eps_generate"], int(key.rsplit("_", 1)[1])
+        case.close(eps + (1 - eps) * sampling_grid("uniform", steps), key)
+
+
+# Losses ------------------------------------------------------------------------------------------
+
+
+@both_graphs
+def test_noise_at_the_case_s_times(name):
+    case = load(f"md4/sedd_{name}")
+    for noise, schedule in schedules(case).items():
+        case.close(total_noise(schedule, case["t"]), f"{noise}/sigma")
+        case.close(noise_rate(schedule, case["t"]), f"{noise}/dsigma")
+
+
+@both_graphs
+def test_score_entropy_by_closed_form_and_by_matrix(name):
+    case, graph = load(f"md4/sedd_{name}"), graph_of(load(f"md4/sedd_{name}"))
+    assert float(case["loglinear/score_entropy"].min()) >= 0
+    for noise, schedule in schedules(case).items():
+        sigma = rows_of(case, total_noise(schedule, case["t"]))
+        for chain in (graph, Rates(graph.matrix(), graph.tokens)):
+            ours = chain.score_entropy(case["log_score"], case["xt"], case["x0"], sigma)
+            case.close(ours, f"{noise}/score_entropy")
+
+
+@both_graphs
+def test_loss_and_gradient(name):
+    case = load(f"md4/sedd_{name}")
+    for noise, schedule in schedules(case).items():
+        log_score = case["log_score"].clone().requires_grad_()
+        model = recorded_model(case, schedule, log_score)
+        loss = model.loss_at(
+            case["x0"], case["xt"], case["t"], torch.ones_like(case["xt"], dtype=torch.bool)
+        )
+        assert torch.equal(model.network.tokens, case["xt"])
+        torch.testing.assert_close(model.network.scalar, case[f"{noise}/sigma"].float())
+        # Ours is the whole bound; the reference leaves the end terms out.
+        ends = model.end_nats(case["x0"])
+        case.close(loss.cross_entropy, f"{noise}/score_entropy")
+        case.close(loss.per_sequence - ends.sum(-1), f"{noise}/loss")
+        loss.per_sequence.mean().backward()
+        case.close(log_score.grad, f"{noise}/grad_log_score")
+
+
+def test_loss_of_a_mean_is_md4_s_weighted_cross_entropy():
+    case = load("md4/sedd_absorb")
+    everywhere, graph = torch.ones_like(case["xt"], dtype=torch.bool), graph_of(case)
+    for noise, schedule in schedules(case).items():
+        model = recorded_model(case, schedule, case[f"{noise}/score_from_mu"].log())
+        loss = model.loss_at(case["x0"], case["xt"], case["t"], everywhere)
+        ours = loss.per_sequence - model.end_nats(case["x0"]).sum(-1)
+        case.close(ours, f"{noise}/loss_with_score_from_mu")
+        nats = -case["mu"].gather(-1, case["x0"][..., None])[..., 0].log()
+        masked = case["xt"] == graph.mask_id
+        expected = (schedule.weight(case["t"])[:, None] * nats * masked).sum(-1)
+        case.close(expected, f"{noise}/loss_with_score_from_mu")
+
+
+# Scores ------------------------------------------------------------------------------------------
+
+
+@both_graphs
+def test_scores_from_means(name):
+    case, graph = load(f"md4/sedd_{name}"), graph_of(load(f"md4/sedd_{name}"))
+    for noise, schedule in schedules(case).items():
+        sigma, x = rows_of(case, total_noise(schedule, case["t"])), case["xt"]
+        # `mu` is the law of the clean token before x is seen; the score needs the one after.
+        mean = case["mu"] * graph.row(x, sigma)[..., : graph.tokens]
+        mean = mean / mean.sum(-1, keepdim=True)
+        ours = graph.score_from_mean(mean, x, sigma)
+        torch.testing.assert_close(graph.mean_from_score(ours, x, sigma), mean)
+        if graph.mask_id is not None:
+            visible = x != graph.mask_id
+            towards = ours[..., graph.mask_id][visible]
+            torch.testing.assert_close(towards, torch.expm1(sigma)[visible])
+            ours[..., graph.mask_id][visible] = 0.0
+        case.close(ours, f"{noise}/score_from_mu")
+
+
+def test_score_mean_table():
+    case = load("md4/sedd_score_mean")
+    graph, sigma = Absorbing(case.config["V"]), case["sigma"]
+    assert graph.mask_id == case.config["mask_id"]
+    case.close(-case["alpha"].log(), "sigma")
+    masks = torch.full_like(case["x_unmasked"], graph.mask_id)
+    score = graph.score_from_mean(case["mu"], masks, sigma)
+    case.close(score, "score_masked")
+    case.close(score[..., : graph.tokens].sum(-1), "sum_score_masked")
+    case.close(case["alpha"] / (1 - case["alpha"]), "sum_score_masked")
+    case.close(graph.mean_from_score(score, masks, sigma), "mu_back")
+    seen = torch.nn.functional.one_hot(case["x_unmasked"], graph.tokens).double()
+    case.close(graph.score_from_mean(seen, case["x_unmasked"], sigma), "score_unmasked")
+
+
+def test_parameterisation():
+    case = load("md4/sedd_score_mean")
+    graph = Absorbing(case.config["V"])
+    x = torch.stack([torch.full_like(case["x_unmasked"], graph.mask_id), case["x_unmasked"]], -1)
+    sigma = case["sigma"][:, None].expand(x.shape)
+    logits = case["sedd_param/logits"]
+
+    class Sizes:
+        config = TransformerConfig(vocab_size=graph.states, length=x.shape[1], time=True)
+
+        def __call__(self, tokens, *, queries, scalar=None, label=None):  # noqa: ARG002
+            raise AssertionError
+
+    model = SEDD(Sizes())
+    ours = model.parameterise(logits, x, sigma)
+    case.close(ours, "sedd_param/log_score")
+    case.close(
+        graph.score_entropy(ours, x, case["sedd_param/x0"], sigma), "sedd_param/score_entropy"
+    )
+    # Without an output for the mask, which only visible positions would have, masks have the same.
+    fewer = model.parameterise(logits[:, 0, : graph.tokens], x[:, 0], sigma[:, 0])
+    torch.testing.assert_close(fewer, case["sedd_param/log_score"][:, 0, : graph.tokens])
+
+
+# Steps -------------------------------------------------------------------------------------------
+
+
+@both_graphs
+def test_rates_and_transitions_by_closed_form_and_by_matrix(name):
+    case, graph = load(f"md4/sedd_{name}"), graph_of(load(f"md4/sedd_{name}"))
+    x, score = case["xt"], case["log_score"].exp()
+    for chain in (graph, Rates(graph.matrix(), graph.tokens)):
+        case.close(chain.rate_row(x), "transp_rate")
+        case.close(chain.reverse_rate(score, x), "reverse_rate")
+        for key in case.keys("transp_transition_sigma"):
+            sigma = torch.full(x.shape, float(key.rsplit("sigma", 1)[1]), dtype=torch.float64)
+            case.close(chain.row(x, sigma), key)
+        for key in case.keys("staggered_score_dsigma"):
+            sigma = torch.full(x.shape, float(key.rsplit("dsigma", 1)[1]), dtype=torch.float64)
+            case.close(chain.flow(score, -sigma), key)
+
+
+@both_graphs
+def test_steps(name):
+    """The stored steps use the score of `mu`, at each sequence's own time."""
+    case, graph = load(f"md4/sedd_{name}"), graph_of(load(f"md4/sedd_{name}"))
+    dt = case.config["dt"]
+    for noise, schedule in schedules(case).items():
+        model, score = (
+            recorded_model(case, schedule, case["log_score"]),
+            case[f"{noise}/score_from_mu"],
+        )
+        rows = list(zip(score, case["xt"], case["t"], strict=True))
+        euler = torch.stack([euler_step(model, s, x, t, t - dt) for s, x, t in rows])
+        case.close(euler, f"{noise}/euler_probs")
+        exact = torch.stack([analytic_step(model, s, x, t, t - dt) for s, x, t in rows])
+        case.close(exact, f"{noise}/analytic_probs")
+        clean = torch.stack([denoising_step(model, s, x, t) for s, x, t in rows])
+        assert not clean[..., graph.tokens :].any()
+        clean = clean[..., : graph.tokens]
+        case.close(clean, f"{noise}/denoise_probs")
+        stored = case[f"{noise}/denoise_probs"]
+        stored = stored / stored.sum(-1, keepdim=True)
+        torch.testing.assert_close(as_probabilities(clean.flatten(0, 1)).view_as(stored), stored)
+        drawn = as_probabilities(euler.flatten(0, 1))
+        assert float(drawn.min()) >= 0
+        torch.testing.assert_close(drawn.sum(-1), torch.ones_like(drawn[:, 0]))
+        if graph.mask_id is not None:
+            ancestral = reverse(
+                case["mu"], case["xt"], case["t"] - dt, case["t"], schedule, graph.mask_id
+            )
+            case.close(ancestral, f"{noise}/analytic_probs")
+
+
+def test_some_euler_steps_are_negative():
+    """The case holds what the clamp is for."""
+    stored = load("md4/sedd_absorb")["geometric/euler_probs"]
+    assert float(stored.min()) < 0
+    ours = as_probabilities(stored.flatten(0, 1))
+    torch.testing.assert_close(ours.sum(-1), torch.ones_like(ours[:, 0]))
+
+
+def test_graphs_by_name():
+    assert isinstance(make_graph("absorbing", 5), Absorbing)
+    assert isinstance(make_graph("uniform", 5), Uniform)
