@@ -32,7 +32,8 @@ def test_bad_input_names_the_argument(name, outcomes):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(InputError, match=r"did you mean 'ancestral'\? known: analytic, ancestral, "):
+    known = r"did you mean 'ancestral'\? known: analytic, ancestral, "
+    with pytest.raises(InputError, match=known):
         sample(mdlm(), sampler="ancestal")
 
 
