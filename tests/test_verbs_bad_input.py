@@ -474,7 +474,7 @@ RECIPES = {
     "--training.precision float8": "training.precision: unknown name 'float8'; known: bfloat16, ",
     "--training.seed -1": "training.seed: must be at least 0, got -1",
     "--training.seed 99999999999999999999": "training.seed: must be at most ",
-    "--sampling.sampler gibbs": "sampling.sampler: unknown name 'gibbs'; known: analytic, ancestral",
+    "--sampling.sampler gibbs": "sampling.sampler: unknown name 'gibbs'; known: analytic, ",
     "--sampling.sampler autoregressive": "sampling.sampler: 'autoregressive' does not fit a mas",
     "--sampling.steps 0": "sampling.steps: must be at least 1, got 0",
     "--sampling.temperature -1": "sampling.temperature: must be at least 0, got -1",
