@@ -71,6 +71,20 @@ def weights(logits: Float[Tensor, "N V"], decoding: Decoding = PLAIN) -> Float64
     return probs
 
 
+def decoded(
+    log_probs: Float[Tensor, "B L V"], decoding: Decoding = PLAIN
+) -> Float[Tensor, "B L V"]:
+    """Log-probabilities after temperature, top-k and top-p; temperature 0 keeps the best token."""
+    if decoding == PLAIN:
+        return log_probs
+    flat = log_probs.flatten(0, 1)
+    if decoding.temperature == 0:
+        best = torch.full_like(flat, -torch.inf)
+        return best.scatter(-1, flat.argmax(-1, keepdim=True), 0.0).view_as(log_probs)
+    kept = weights(flat, decoding)
+    return (kept / kept.sum(-1, keepdim=True)).log().to(log_probs.dtype).view_as(log_probs)
+
+
 def sample_categorical(
     logits: Float[Tensor, "N V"], u: Float64[Tensor, "N"], decoding: Decoding = PLAIN
 ) -> Int64[Tensor, "N"]:

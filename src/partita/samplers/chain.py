@@ -17,7 +17,7 @@ from partita.methods.base import Chain
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
-from partita.samplers.categorical import Decoding, sample_categorical, weights
+from partita.samplers.categorical import decoded, sample_categorical
 from partita.schedules import sampling_grid
 
 
@@ -32,7 +32,7 @@ def reverse(
         before, after = t.expand(canvas.batch), s.expand(canvas.batch)
         with torch.no_grad():
             predicted = session.model.mean(state, before, session.label)
-            predicted = _decoded(predicted, session.decoding)
+            predicted = decoded(predicted, session.decoding)
             log_probs = session.model.step(predicted, state, after, before).log()
         state = _draw(session, log_probs, index + 1, canvas)
         _report(session, canvas, state, index, steps)
@@ -49,18 +49,6 @@ def _draw(
     u = session.noise.uniform_at(Purpose.TOKEN, step, rows, positions)
     drawn = sample_categorical(log_probs.flatten(0, 1), u).view(canvas.tokens.shape)
     return torch.where(canvas.revealed, canvas.tokens, drawn)
-
-
-def _decoded(log_mean: Float[Tensor, "B L V"], decoding: Decoding) -> Float[Tensor, "B L V"]:
-    """The prediction after temperature, top-k and top-p; temperature 0 is the best token alone."""
-    if decoding == Decoding():
-        return log_mean
-    flat = log_mean.flatten(0, 1)
-    if decoding.temperature == 0:
-        best = torch.full_like(flat, -torch.inf)
-        return best.scatter(-1, flat.argmax(-1, keepdim=True), 0.0).view_as(log_mean)
-    kept = weights(flat, decoding)
-    return (kept / kept.sum(-1, keepdim=True)).log().to(log_mean.dtype).view_as(log_mean)
 
 
 def _report(session: Session[Chain], canvas: Canvas, state: Tensor, index: int, steps: int) -> None:

@@ -31,7 +31,7 @@ from partita.methods.gaussian import GaussianProcess, State, Steps, gaussian, wi
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
-from partita.samplers.categorical import PLAIN, Decoding, sample_categorical, weights
+from partita.samplers.categorical import decoded, sample_categorical
 from partita.samplers.front import as_labels, evaluating
 
 ROUNDINGS = ("softmax", "nearest")
@@ -220,9 +220,7 @@ def _fill(
     def predict(x: Tensor, t: Tensor) -> Tensor:
         log_probs = model.log_probabilities(x, t, session.label)
         _report(session, canvas, log_probs, next(numbers), total)
-        return torch.where(
-            fixed, vectors[given], model.clean(_decoded(log_probs, session.decoding))
-        )
+        return torch.where(fixed, vectors[given], model.clean(decoded(log_probs, session.decoding)))
 
     z = gaussian(session.noise, Purpose.STATE, process.steps, vectors[given])
     start = torch.full((canvas.batch,), process.steps, device=z.device)
@@ -250,21 +248,6 @@ def _fill(
     canvas.write(rows, positions, tokens)
     session.report(next(numbers), total, canvas, rows, positions)
     return canvas.tokens
-
-
-def _decoded(log_probs: Tensor, decoding: Decoding) -> Tensor:
-    """The prediction after temperature, top-k and top-p.
-
-    Temperature 0 is the embedding of the best token alone (the clamping of Diffusion-LM).
-    """
-    if decoding == PLAIN:
-        return log_probs
-    flat = log_probs.flatten(0, 1)
-    if decoding.temperature == 0:
-        best = torch.full_like(flat, -torch.inf)
-        return best.scatter(-1, flat.argmax(-1, keepdim=True), 0.0).view_as(log_probs)
-    kept = weights(flat, decoding)
-    return (kept / kept.sum(-1, keepdim=True)).log().to(log_probs.dtype).view_as(log_probs)
 
 
 def _report(
