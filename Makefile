@@ -9,8 +9,8 @@ demo: .venv/.runtime
 	@$(BIN)/partita demo
 
 test: .venv/.dev
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report term
 

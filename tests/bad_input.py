@@ -15,10 +15,10 @@ from partita.errors import InputError
 from partita.evaluation.likelihood import exact_log_likelihood, nelbo
 from partita.hub.published.reference import dit_config, rename_dit
 from partita.methods import AR, MD4, MDLM
-from partita.methods.corruption import Rate
 from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
+from partita.processes.corruption import Rate
 from partita.randomness import Noise
 from partita.samplers import Guided, Prompt, sample
 from partita.samplers.options import SamplingOptions

@@ -7,15 +7,15 @@ import pytest
 import torch
 from scipy import stats
 
-from partita.errors import InputError
-from partita.randomness import Noise, Purpose
-from partita.samplers.categorical import (
+from partita.categorical import (
     Decoding,
     kept_by_top_k,
     kept_by_top_p,
     sample_categorical,
     weights,
 )
+from partita.errors import InputError
+from partita.randomness import Noise, Purpose
 
 VOCAB = 50_258
 

@@ -9,10 +9,10 @@ import torch
 
 from partita.errors import InputError
 from partita.methods import AR, MD4, MDLM
-from partita.methods.corruption import Corruption
 from partita.networks import CausalTransformer, Dense, Segments, Transformer, TransformerConfig
 from partita.networks.attention import attend
 from partita.networks.layouts import DENSE
+from partita.processes.corruption import Corruption
 from partita.randomness import Noise
 
 VOCAB, LENGTH, WIDTH = 10, 12, 16

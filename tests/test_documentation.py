@@ -39,6 +39,12 @@ def blocks(page):
     return FENCE.findall(page.read_text())
 
 
+def files(page):
+    """The blocks that begin with the name of a file, as (name, body)."""
+    titled = ((re.match(r"# (\S+\.(?:yaml|py))\n", body), body) for _, body in blocks(page))
+    return [(title[1], body) for title, body in titled if title]
+
+
 def commands(page):
     lines = [line for name, body in blocks(page) if name == "" for line in body.splitlines()]
     return [line for line in lines if re.match(r"(partita|torchrun|python) ", line)]
@@ -92,10 +98,8 @@ def test_everything_that_a_page_shows_works(page, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging-face"))
     write_files(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    for name, body in blocks(page):
-        title = re.match(r"# (\S+\.yaml)\n", body)
-        if name == "yaml" and title:
-            (tmp_path / title[1]).write_text(body)
+    for title, body in files(page):
+        (tmp_path / title).write_text(body)
     for command in commands(page):
         if "# needs" in command:
             verb, *words = re.split(r"\bpartita ", command, maxsplit=1)[1].split(" ", 1)
@@ -103,7 +107,9 @@ def test_everything_that_a_page_shows_works(page, tmp_path, monkeypatch):
         else:
             execute(command, tmp_path)
     # The programs of a page are one: later ones use names of earlier ones.
-    program = "\n".join(body for name, body in blocks(page) if name == "python")
+    saved = [body for _, body in files(page)]
+    shown = [body for name, body in blocks(page) if name == "python" and body not in saved]
+    program = "\n".join(shown)
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
@@ -114,7 +120,7 @@ def test_the_pages_show_commands_and_mark_those_that_need_machines():
     shown = [command for page in PAGES for command in commands(page)]
     verbs = {command.split()[1] for command in shown if command.startswith("partita ")}
     assert {"train", "sample", "infill", "score", "eval", "info", "prepare", "export"} <= verbs
-    assert "import" in verbs
+    assert {"import", "methods", "report"} <= verbs
     many = [command for command in shown if "--nnodes" in command or "per-node 8" in command]
     assert many
     assert all("# needs" in command for command in many)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from partita.errors import InputError
 from partita.evaluation.speed import count_flops_of
 from partita.methods import AR, MD4, MDLM, PGM, ComplementaryMDLM
-from partita.methods.corruption import Corruption
 from partita.networks import (
     DecoderOptions,
     Layout,
@@ -30,6 +29,7 @@ from partita.networks import (
 from partita.networks.attention import attend
 from partita.networks.layouts import DENSE
 from partita.networks.options import PROCESSES, QUERIES, decoder_sizes
+from partita.processes.corruption import Corruption
 from partita.randomness import Noise
 from partita.samplers import sample
 from partita.samplers.counts import even_counts
@@ -665,7 +665,9 @@ def options(**decoder):
 @pytest.mark.parametrize("kind", [MDLM, MD4, ComplementaryMDLM])
 def test_a_method_with_masks_takes_no_partition_network(kind):
     network = PGM.build(options(), 5).network
-    with pytest.raises(InputError, match="network: PartitionTransformer reads groups, not masks"):
+    with pytest.raises(
+        InputError, match="network: PartitionTransformer reads groups, not noisy tokens"
+    ):
         kind(network, conditioning="none", law="subset")
 
 

@@ -119,7 +119,7 @@ def test_weights_returned_are_the_averaged_ones():
 
 def test_two_halves_of_a_batch_share_one_set_of_times():
     """Global batches: the rows of two processes together equal those of one."""
-    from partita.methods.corruption import Continuous
+    from partita.processes.corruption import Continuous
     from partita.randomness import Noise
 
     law, valid = Continuous(build(MDLM).schedule), torch.ones(8, 5, dtype=torch.bool)

@@ -16,11 +16,11 @@ import math
 import pytest
 import torch
 
-from partita.methods.betas import make_betas
 from partita.methods.d3pm import D3PM, posterior, reverse
 from partita.methods.masked_method import TIME_SCALE
-from partita.methods.matrices import Own, make_transition
 from partita.networks import TransformerConfig
+from partita.processes.betas import make_betas
+from partita.processes.matrices import Own, make_transition
 from tests.golden.cases import load
 
 NAMES = [

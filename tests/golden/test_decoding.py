@@ -10,7 +10,7 @@ import re
 import torch
 
 import partita
-from partita.samplers.categorical import Decoding, sample_categorical
+from partita.categorical import Decoding, sample_categorical
 from partita.samplers.confidence import CONFIDENCES, above_threshold, most_confident
 from partita.samplers.counts import even_counts
 from partita.samplers.guidance import guide

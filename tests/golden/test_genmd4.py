@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch import nn
 
-from partita.methods.draws import low_discrepancy
 from partita.methods.genmd4 import GenMD4
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
+from partita.processes.draws import low_discrepancy
 from partita.schedules import sampling_grid
 from tests.golden.cases import Case, load
 

@@ -19,15 +19,15 @@ import pytest
 import torch
 
 import partita
+from partita.categorical import Decoding, kept_by_top_p, weights
 from partita.evaluation.likelihood import exact_log_likelihood, nelbo
 from partita.methods import MD4
-from partita.methods.corruption import Corruption, Discrete, Subset
-from partita.methods.draws import even_times, low_discrepancy
-from partita.methods.masked import prior_nats, reconstruction_nats, reverse
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
+from partita.processes.corruption import Corruption, Discrete, Subset
+from partita.processes.draws import even_times, low_discrepancy
+from partita.processes.masked import prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
-from partita.samplers.categorical import Decoding, kept_by_top_p, weights
 from partita.schedules import discretise, make_schedule, sampling_grid
 from tests.golden.cases import Case, load
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from partita.categorical import PLAIN, Decoding, weights
 from partita.hub.published.reference import (
     load_dit,
     load_partition,
@@ -21,13 +22,12 @@ from partita.hub.published.reference import (
     rename_partition,
 )
 from partita.methods import MDLM, PGM, ComplementaryMDLM
-from partita.methods.corruption import Continuous, Corruption, Discrete, Rate, weighed
 from partita.networks import PartitionTransformer, Queries, TransformerConfig
 from partita.networks.layers import sinusoid
+from partita.processes.corruption import Continuous, Corruption, Discrete, Rate, weighed
 from partita.randomness import Noise
 from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas, Prompt
-from partita.samplers.categorical import PLAIN, Decoding, weights
 from partita.samplers.planned import NEVER, ordered, reveal_as_planned
 from partita.schedules import discretise, make_schedule
 from tests.golden.cases import Case, load

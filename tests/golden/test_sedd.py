@@ -17,11 +17,11 @@ import re
 import pytest
 import torch
 
-from partita.methods.ctmc import Rates, noise_rate, total_noise
-from partita.methods.graphs import Absorbing, Uniform, make_graph
-from partita.methods.masked import reverse
 from partita.methods.sedd import SEDD
 from partita.networks import TransformerConfig
+from partita.processes.ctmc import Rates, noise_rate, total_noise
+from partita.processes.graphs import Absorbing, Uniform, make_graph
+from partita.processes.masked import reverse
 from partita.samplers.score import (
     analytic_step,
     as_probabilities,

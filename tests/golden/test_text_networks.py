@@ -6,8 +6,8 @@ import torch
 
 from partita.hub.published.reference import load_dit, rename_dit
 from partita.methods import AR, MDLM
-from partita.methods.corruption import Corruption
 from partita.networks import CausalTransformer, Transformer
+from partita.processes.corruption import Corruption
 from tests.golden.cases import Case, load
 
 

@@ -10,11 +10,11 @@ import math
 
 import torch
 
-from partita.methods.corruption import Discrete, Rate
-from partita.methods.masked import marginal, posterior, reverse, states, weighted_cross_entropy
+from partita.categorical import kept_by_top_p
 from partita.methods.mdlm import subs
 from partita.networks.base import Queries
-from partita.samplers.categorical import kept_by_top_p
+from partita.processes.corruption import Discrete, Rate
+from partita.processes.masked import marginal, posterior, reverse, states, weighted_cross_entropy
 from partita.schedules import discretise, make_schedule
 from partita.schedules.formulas import Linear
 from partita.schedules.reference import MDLM_EPS

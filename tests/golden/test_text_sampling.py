@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from partita.methods import MDLM
-from partita.methods.draws import low_discrepancy
-from partita.methods.masked import reverse
 from partita.networks import Transformer
+from partita.processes.draws import low_discrepancy
+from partita.processes.masked import reverse
 from partita.schedules import make_schedule
 from partita.schedules.formulas import Linear
 from partita.training.ema import MovingAverage

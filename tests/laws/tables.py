@@ -14,9 +14,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 from partita.methods import MD4, MDLM, PGM
-from partita.methods.masked import reverse
 from partita.networks import Queries
 from partita.networks.layouts import DENSE
+from partita.processes.masked import reverse
 
 VOCAB = 3
 MASK = VOCAB

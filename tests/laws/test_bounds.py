@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from partita.evaluation.likelihood import exact_log_likelihood, nelbo
-from partita.methods.corruption import (
+from partita.processes.corruption import (
     Continuous,
     Corruption,
     Discrete,
     Rate,
     Subset,
 )
-from partita.methods.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
+from partita.processes.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
 from partita.schedules import SCHEDULES, make_schedule, sampling_grid
 from tests.laws.tables import (

@@ -19,13 +19,13 @@ from torch import nn
 
 from partita.errors import InputError
 from partita.methods.base import METHODS, Chain
-from partita.methods.betas import BETAS, betas_of, make_betas
 from partita.methods.d3pm import D3PM, posterior, reverse
 from partita.methods.masked_method import TIME_SCALE
-from partita.methods.matrices import Own, make_transition
-from partita.methods.transitions import TRANSITIONS
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
+from partita.processes.betas import BETAS, betas_of, make_betas
+from partita.processes.matrices import Own, make_transition
+from partita.processes.transitions import TRANSITIONS
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.schedules import SCHEDULES, make_schedule

@@ -16,8 +16,14 @@ from torch.distributions import Normal, kl_divergence
 
 from partita.methods.ddpm import DDPM, bits_per_dimension
 from partita.methods.diffusion_lm import EmbeddingDDPM
-from partita.methods.gaussian import BETAS, discretised_nats, make_process, normal_nats, wide
 from partita.networks.layouts import DENSE
+from partita.processes.gaussian import (
+    GAUSSIAN_SCHEDULES,
+    discretised_nats,
+    make_process,
+    normal_nats,
+    wide,
+)
 from partita.randomness import Noise
 from partita.samplers import sample
 from partita.samplers.gaussian import generate, step
@@ -43,7 +49,7 @@ def test_the_linear_schedule_is_the_papers():
     assert float(make_process("linear").signal(steps_of(1000))) == pytest.approx(4.0e-5, rel=0.02)
 
 
-@pytest.mark.parametrize("name", list(BETAS))
+@pytest.mark.parametrize("name", list(GAUSSIAN_SCHEDULES))
 @pytest.mark.parametrize("steps", [2, 10, 1000])
 def test_every_schedule_goes_from_data_to_noise(name, steps):
     process = make_process(name, steps)
@@ -56,7 +62,7 @@ def test_every_schedule_goes_from_data_to_noise(name, steps):
     )
 
 
-@pytest.mark.parametrize("name", list(BETAS))
+@pytest.mark.parametrize("name", list(GAUSSIAN_SCHEDULES))
 def test_the_marginal_is_the_composition_of_steps(name):
     """Means and variances step by step: eq. 4 from eq. 2."""
     process = make_process(name, 10)
@@ -86,7 +92,7 @@ def test_the_posterior_is_the_papers():
         torch.testing.assert_close(process.posterior_variance(s, at)[0], variance)
 
 
-@pytest.mark.parametrize("name", list(BETAS))
+@pytest.mark.parametrize("name", list(GAUSSIAN_SCHEDULES))
 @pytest.mark.parametrize(("s", "t"), PAIRS[:4])
 def test_the_posterior_is_bayes_rule(name, s, t):
     """q(x_s | x_t, x_0) ~ q(x_t | x_s) q(x_s | x_0), on a grid."""
@@ -137,7 +143,7 @@ def wrong_denoiser(x, t):
 
 
 @pytest.mark.parametrize("variance", ["small", "large"])
-@pytest.mark.parametrize("name", list(BETAS))
+@pytest.mark.parametrize("name", list(GAUSSIAN_SCHEDULES))
 def test_terms_are_divergences(name, variance):
     """L_{t-1} = KL(q(x_{t-1} | x_t, x_0) || p(x_{t-1} | x_t)), L_T = KL(q(x_T | x_0) || N)."""
     process = make_process(name, 10)

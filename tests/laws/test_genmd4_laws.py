@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from torch import nn
 from partita.errors import InputError
 from partita.methods import METHODS
 from partita.methods.base import Chain
-from partita.methods.corruption import Continuous, Corruption
 from partita.methods.genmd4 import SECOND_MASK, GenMD4, surplus
-from partita.methods.masked import posterior, reverse
 from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.layouts import Segments
 from partita.networks.options import TransformerOptions
+from partita.processes.corruption import Corruption
+from partita.processes.masked import posterior, reverse
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.schedules import make_schedule, sampling_grid
@@ -151,27 +152,66 @@ def test_equal_exponents_give_md4(power):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_the_first_mask_is_md4_s_and_the_second_is_independent():
+def test_the_two_masks_are_independent():
+    """Given t, each hides a token with probability t^w, whatever the other does."""
     rows = 20_000
     seen = []
 
     class Spy(GenMD4):
-        def loss_under(self, tokens, masks, t, valid, label=None, *, layout=None):  # noqa: ARG002
+        def loss_under(self, tokens, masks, t, valid, label=None, **more):
             seen.append((masks, t))
-            return super().loss_under(tokens, masks, t, valid, label)
+            return super().loss_under(tokens, masks, t, valid, label, **more)
 
     tokens = torch.ones(rows, 2, dtype=torch.int64)
-    noise = Noise.for_batch(3, rows)
-    Spy(TableNetwork(random_logits(2))).loss(tokens, noise, 5)
+    Spy(TableNetwork(random_logits(2))).loss(tokens, Noise.for_batch(3, rows), 5)
     (first, second), t = seen[0]
-    drawn = Continuous(make_schedule("linear")).draw(torch.ones_like(first), noise, 5, rows)
-    assert torch.equal(drawn.masked, first)
-    torch.testing.assert_close(drawn.times, t)
-    # Given t they are independent: both hide a token with t^2, in the mean 1/3.
     for a, b in itertools.product(range(2), repeat=2):
-        both = (first[:, a] & second[:, b]).double().mean()
-        assert abs(float(both) - 1 / 3) < 4 * (2 / 9 / rows) ** 0.5
-    assert float((first != second).double().mean()) == pytest.approx(1 / 3, abs=0.02)
+        both, alone = t**2, t
+        surplus = (first[:, a] & second[:, b]).double() - both
+        assert abs(float(surplus.sum())) < 4 * float((both * (1 - both)).sum()) ** 0.5
+        surplus = first[:, a].double() - alone
+        assert abs(float(surplus.sum())) < 4 * float((alone * (1 - alone)).sum()) ** 0.5
+
+
+@pytest.mark.parametrize("t1", [0.0, 0.01])
+@pytest.mark.parametrize("powers", [(0.05, 1.0, 3.0), (1.0, 1.0, 1.0), (0.7, 0.9, 2.0)])
+def test_times_have_the_density_that_weighs_them(powers, t1):
+    """Uniform numbers become times whose distribution function is the integral of the density."""
+    model = table_genmd4(powers=powers, t1=t1)
+    u = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    with torch.no_grad():
+        t, share = model.times(u)
+    assert float(t.min()) > 0
+    assert float(t.min()) >= t1
+    assert float(t.max()) <= 1
+    c = min(powers) / 2
+    for end in (0.02, 0.1, 0.5, 0.9):
+        even, near = (end - t1) / (1 - t1), (end**c - t1**c) / (1 - t1**c)
+        assert float((t < end).double().mean()) == pytest.approx((even + near) / 2, abs=1e-3)
+    # The mean of 1 / density is the length of the interval; that of t^(w-1) / density is known too.
+    assert float((t / share).mean()) == pytest.approx(1 - t1, rel=1e-3)
+    for w in powers:
+        exact = (1 - t1**w) / w
+        assert float((t**w / share).mean()) == pytest.approx(exact, rel=2e-3)
+
+
+@pytest.mark.parametrize("power", [0.05, 0.3, 1.0])
+def test_estimates_hold_for_small_exponents(power):
+    """With no knowledge of the data the bound is ln V whatever the exponents are.
+
+    Uniform times would miss most of it for small exponents, with an error that looks small.
+    """
+    model = GenMD4(TableNetwork(torch.zeros_like(random_logits(2))), exponent=power)
+    x, rows, runs = torch.tensor([2, 0]), 256, 50
+    drawn = torch.stack(
+        [
+            model.loss(x.expand(rows, -1), Noise.for_batch(7, rows), step).per_sequence.mean()
+            for step in range(runs)
+        ]
+    ).detach()
+    error = float(drawn.std()) / runs**0.5
+    assert abs(float(drawn.mean()) - 2 * math.log(VOCAB)) < 4 * error
+    assert error < 0.03
 
 
 def test_streams_of_training_and_validation_do_not_meet():
@@ -271,8 +311,9 @@ def test_the_objective_s_gradient_is_that_of_the_bound():
     torch.testing.assert_close(expected.detach(), pathwise)
 
 
-def test_drawn_losses_and_gradients_average_to_the_enumerated_ones():
-    model, x = table_genmd4(powers=(1.6, 1.2, 2.2)), torch.tensor([2, 0])
+@pytest.mark.parametrize("powers", [(1.6, 1.2, 2.2), (0.4, 1.2, 0.3)])
+def test_drawn_losses_and_gradients_average_to_the_enumerated_ones(powers):
+    model, x = table_genmd4(powers=powers), torch.tensor([2, 0])
     exact = continuous_bound(model, x)
     gradient = torch.autograd.grad(exact, model.raw)[0]
     rows, runs = 256, 200
@@ -439,9 +480,7 @@ SIZES = {"length": 4, "width": 16, "depth": 1, "heads": 2, "vocab_size": 4}
 BAD_NETWORKS = {
     "is not told the time": lambda: Transformer(TransformerConfig(**SIZES, output_size=3)),
     "the mask's included": lambda: Transformer(TransformerConfig(**SIZES, time=True)),
-    "on both sides": lambda: CausalTransformer(
-        TransformerConfig(**SIZES, output_size=3, time=True)
-    ),
+    "what follows": lambda: CausalTransformer(TransformerConfig(**SIZES, output_size=3, time=True)),
 }
 
 
@@ -458,8 +497,8 @@ def test_networks_that_do_not_fit_are_refused(problem):
         ({"schedule_options": {"eps": 1.0}}, r"method\.schedule_options\.eps: must lie in"),
         ({"schedule_options": {"t1": -0.1}}, r"method\.schedule_options\.t1: must lie in"),
         ({"schedule_options": {"rate": 1.0}}, "genmd4's take exponent, eps and t1, got rate"),
-        ({"schedule": "linear"}, "genmd4 has no schedule"),
-        ({"law": "subset"}, "genmd4 has no law"),
+        ({"schedule": "linear"}, r"method\.schedule: genmd4 has no such"),
+        ({"law": "subset"}, r"method\.law: genmd4 has no such"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):

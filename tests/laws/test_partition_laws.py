@@ -18,7 +18,7 @@ from scipy import stats
 
 from partita.evaluation.likelihood import bound_ends, exact_log_likelihood, nelbo
 from partita.methods import ComplementaryMDLM
-from partita.methods.corruption import (
+from partita.processes.corruption import (
     Continuous,
     Corruption,
     Discrete,
@@ -28,7 +28,7 @@ from partita.methods.corruption import (
     unweighted,
     weighed,
 )
-from partita.methods.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
+from partita.processes.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.schedules import Schedule, make_schedule, sampling_grid

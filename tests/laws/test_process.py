@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from partita.methods.masked import marginal, posterior, reverse, states, transition
+from partita.processes.masked import marginal, posterior, reverse, states, transition
 from partita.schedules import SCHEDULES, make_schedule
 from tests.laws.tables import MASK, VOCAB
 

@@ -24,8 +24,11 @@ from partita.evaluation.consistency import (
     score_consistency,
 )
 from partita.methods import MD4, METHODS
-from partita.methods.corruption import Continuous, Corruption
-from partita.methods.ctmc import (
+from partita.methods.sedd import SEDD, UniformSEDD
+from partita.networks import CausalTransformer, TransformerConfig
+from partita.networks.options import TransformerOptions
+from partita.processes.corruption import Continuous, Corruption
+from partita.processes.ctmc import (
     Rates,
     campbell_constant,
     campbell_rate,
@@ -35,11 +38,8 @@ from partita.methods.ctmc import (
     total_noise,
     true_reverse,
 )
-from partita.methods.graphs import Absorbing, Uniform
-from partita.methods.masked import prior_nats, reconstruction_nats
-from partita.methods.sedd import SEDD, UniformSEDD
-from partita.networks import CausalTransformer, TransformerConfig
-from partita.networks.options import TransformerOptions
+from partita.processes.graphs import Absorbing, Uniform
+from partita.processes.masked import prior_nats, reconstruction_nats
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.samplers import score as score_samplers

@@ -21,6 +21,7 @@ VERBS = {
     "infill": "fill in the blanks of a text",
     "score": "how many bits a model needs for given texts",
     "eval": "likelihood of a file, and quality of what a model writes",
+    "report": "what genmd4 and sedd show of themselves once trained",
     "info": "what a run, checkpoint or model is made of",
     "methods": "list methods, samplers, schedules and laws",
     "prepare": "turn text files into tokens on disk (train does it by itself)",

@@ -1,27 +1,34 @@
-"""`partita methods`: what there is to choose from."""
+"""`partita methods`: what there is to choose from, and what fits what."""
 
 from __future__ import annotations
 
 import inspect
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.methods import METHODS
-from partita.methods.corruption import LAWS
+from partita.methods.options import own_options
+from partita.processes.corruption import LAWS
 from partita.samplers import SAMPLERS
+from partita.samplers.front import fitting_samplers
 from partita.schedules import SCHEDULES
 from partita.training.optimisers import OPTIMISERS
+
+# Where a method is: what it says of itself, in the order in which it is printed.
+ROWS = ("paper", "equation", "loss", "samplers", "data", "options", "file")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Lists."""
 
+    name: str | None = None
     json: bool = False
     """Print JSON, for machines."""
 
@@ -30,32 +37,36 @@ def options(words: Sequence[str]) -> Options:
     """What the words ask for."""
     parser = make_parser(
         "methods",
-        "List methods, samplers, schedules, laws and optimisers, each with a line of explanation.",
-        ["partita methods", "partita methods --json"],
+        "List every method with its paper, the equation of its loss, the samplers that fit it and\n"
+        "its own options; then samplers, schedules, laws and optimisers, a line for each.",
+        ["partita methods", "partita methods d3pm", "partita methods --json"],
     )
-    add_options(parser, Options)
+    add_options(parser, Options, name="?one method alone")
     return parse(parser, words, Options)
 
 
 def run(words: Sequence[str]) -> None:
-    """Print every registry."""
+    """Print every registry, or what is known of one method."""
     chosen = options(words)
-    lists = gather()
+    name = chosen.name
+    lists = gather() if name is None else {"methods": {name: facts_of(name)}}
     if chosen.json:
         print(json.dumps(lists))
         return
     console = Console(highlight=False)
+    for method, facts in lists.pop("methods").items():
+        console.print(described(method, facts))
     for title, entries in lists.items():
         table = Table(title=title, title_justify="left", show_header=False, box=None)
-        for name, line in entries.items():
-            table.add_row(f"[bold]{name}[/]", line)
+        for entry, line in entries.items():
+            table.add_row(f"[bold]{entry}[/]", str(line))
         console.print(table)
 
 
-def gather() -> dict[str, dict[str, str]]:
-    """Every name with the first line of what it says of itself."""
+def gather() -> dict[str, dict[str, Any]]:
+    """Every name with what it says of itself."""
     return {
-        "methods": _lines((name, METHODS[name]) for name in METHODS),
+        "methods": {name: facts_of(name) for name in METHODS},
         "samplers": _lines((name, SAMPLERS[name].run) for name in SAMPLERS),
         "schedules": _lines((name, SCHEDULES[name]) for name in SCHEDULES),
         "laws": _lines((name, LAWS[name]) for name in LAWS),
@@ -63,5 +74,42 @@ def gather() -> dict[str, dict[str, str]]:
     }
 
 
+def facts_of(name: str) -> dict[str, Any]:
+    """What there is to know of a method before one chooses it."""
+    method = METHODS[name]
+    about = getattr(method, "about", None)  # somebody's own method may say nothing
+    return {
+        "summary": _line(method),
+        **(asdict(about) if about else {}),
+        "samplers": fitting_samplers(method.family),  # type: ignore[attr-defined]
+        "options": own_options(name),
+        "file": method.__module__.replace(".", "/") + ".py",
+    }
+
+
+def described(name: str, facts: dict[str, Any]) -> Table:
+    """A method for people. Options are those of `method.options` in a recipe."""
+    table = Table(title=f"{name}: {facts['summary']}", title_justify="left", box=None)
+    table.show_header = False
+    for row in ROWS:
+        value = facts.get(row)
+        if isinstance(value, list):
+            value = ", ".join(value)
+        elif isinstance(value, dict):
+            value = ", ".join(map(_with_default, value.items()))
+        if value:
+            table.add_row(f"  {row}", value)
+    return table
+
+
+def _with_default(option: tuple[str, Any]) -> str:
+    name, default = option
+    return name if default is None else f"{name} ({default})"
+
+
 def _lines(entries: Iterable[tuple[str, object]]) -> dict[str, str]:
-    return {name: (inspect.getdoc(entry) or "").split("\n")[0] for name, entry in entries}
+    return {name: _line(entry) for name, entry in entries}
+
+
+def _line(entry: object) -> str:
+    return (inspect.getdoc(entry) or "").split("\n")[0]

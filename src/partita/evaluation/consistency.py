@@ -20,8 +20,8 @@ from torch import Tensor
 from partita.errors import require, require_int
 from partita.files import whole_file
 from partita.methods.base import check_tokens
-from partita.methods.ctmc import total_noise
 from partita.methods.sedd import SEDD
+from partita.processes.ctmc import total_noise
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
 

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from partita.errors import require, require_int
 from partita.methods.ar import AR
 from partita.methods.base import Denoiser, Loss, TextMethod, check_tokens
-from partita.methods.corruption import Law, make_law
-from partita.methods.masked import prior_nats, reconstruction_nats
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.pgm import PartitionMethod
 from partita.networks.layouts import DENSE, Layout, Segments
+from partita.processes.corruption import Law, make_law
+from partita.processes.masked import prior_nats, reconstruction_nats
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
 from partita.schedules import Schedule

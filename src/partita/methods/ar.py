@@ -6,21 +6,19 @@ size), so the first token has a probability too and the likelihood is exact.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require
-from partita.methods.base import METHODS, Loss, check_tokens
-from partita.methods.masked import weighted_cross_entropy
+from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.mdlm import subs
 from partita.networks.base import Queries
 from partita.networks.causal import CausalTransformer
 from partita.networks.layouts import DENSE, Layout, Segments
 from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.processes.masked import weighted_cross_entropy
 from partita.randomness import Noise
 
 
@@ -28,6 +26,11 @@ from partita.randomness import Noise
 class AR(nn.Module):
     """A causal network and its start token (the last input id unless told otherwise)."""
 
+    about = About(
+        paper="none: the autoregressive baseline, by the chain rule",
+        equation="log p(x) = sum_l log p(x_l | x_<l)",
+        loss="cross-entropy of the next token, the exact likelihood",
+    )
     family: str = "causal"
 
     def __init__(self, network: CausalTransformer, *, start_id: int | None = None) -> None:
@@ -42,9 +45,8 @@ class AR(nn.Module):
         self.start_id = network.config.vocab_size - 1 if start_id is None else start_id
 
     @classmethod
-    def build(cls, network: TransformerOptions, tokens: int, **choices: Any) -> AR:
+    def build(cls, network: TransformerOptions, tokens: int) -> AR:
         """AR over a new network for ids 0..tokens-1; the start token is the id after them."""
-        require(not choices, "method", f"ar has no {', '.join(choices)}", "leave it out")
         config = TransformerConfig(**vars(network), vocab_size=tokens + 1)
         return cls(CausalTransformer(config))
 

@@ -16,6 +16,21 @@ from partita.registry import Registry
 from partita.schedules import Schedule
 
 METHODS: Registry[type] = Registry("method")
+"""What a recipe can name. Each has `about`, `family` and `build`, and is a `TextMethod`."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a method is, for those who choose one; `partita methods` prints it."""
+
+    paper: str
+    """Title (authors, year)."""
+    equation: str
+    """Where the paper has the loss."""
+    loss: str
+    """What is minimised, in words."""
+    data: str = "tokens"
+    """What it models: tokens, or something else too."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,15 @@ tokens and predicts the clean ones. Distributions over states are row vectors.
                          p(z_(t-1) | z_t)) - E log p(x | z_1)                              (eq. 1)
     loss          L_vb + lambda sum_t -E log p~(x | z_t)                                   (eq. 5)
 
-The matrices are in `transitions.py` and `matrices.py`, the amounts of noise in `betas.py`.
+The chains are in `processes/transitions.py`, the amounts of noise in `processes/betas.py`.
 Equation 4 holds for any steps s < t with Q_(s+1) ... Q_t in the place of Q_t: that is how fewer
 than T steps sample. It multiplies the prediction by q(z_t | x), so what the network learns to give
 is the law of a token given the *other* tokens of z_t. The authors' code takes p~ itself for the
-last step, p(x | z_1); `last_step="prediction"` does that. With an absorbing chain, equation 4
-copies visible tokens, and the bound is MDLM's of T steps.
+last step, p(x | z_1); `last_step="prediction"` does that. The cross-entropy of eq. 5 asks for
+another law, that given *all* of z_t. The two are the same for masks, which say nothing of what they
+hide; for other chains they pull in different directions, and lambda is 0 unless given.
+
+With an absorbing chain, equation 4 copies visible tokens, and the bound is MDLM's of T steps.
 """
 
 from __future__ import annotations
@@ -29,16 +32,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require, require_number
-from partita.methods.base import METHODS, Loss, check_tokens
-from partita.methods.draws import even_times
+from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
-from partita.methods.matrices import make_transition
 from partita.methods.mdlm import subs
-from partita.methods.transitions import TINY, Transition
-from partita.networks.base import Network, PartitionNetwork, Queries
+from partita.networks.base import Network, Queries, check_bidirectional, check_timed
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.transformer import Transformer
+from partita.processes.draws import even_steps
+from partita.processes.interpolating import Absorbing
+from partita.processes.matrices import make_transition
+from partita.processes.transitions import TINY, Transition
 from partita.randomness import Noise, Purpose
 from partita.schedules import Schedule
 
@@ -90,6 +94,12 @@ class D3PM(nn.Module):
     shown as that.
     """
 
+    about = About(
+        paper="Structured Denoising Diffusion Models in Discrete State-Spaces"
+        " (Austin et al., 2021)",
+        equation="eq. 5",
+        loss="L_vb, a bound over T steps, + lambda times the cross-entropy",
+    )
     family: str = "chain"
 
     def __init__(
@@ -99,14 +109,14 @@ class D3PM(nn.Module):
         transition: str | Transition | Tensor = "absorbing",
         betas: str | Schedule | Tensor | None = None,
         steps: int | None = None,
-        hybrid: float = HYBRID,
+        hybrid: float | None = None,
         last_step: str = "posterior",
         **betas_options: Any,
     ) -> None:
         """`transition` and `betas` are names or objects; the betas default to the paper's.
 
-        `hybrid` is lambda of eq. 5. Own matrices [T, K, K] are over the real tokens, or over these
-        and the mask.
+        `hybrid` is lambda of eq. 5: 0.01 for an absorbing chain, else 0, unless given. Own matrices
+        [T, K, K] are over the real tokens, or over these and the mask.
         """
         super().__init__()
         _check_network(network)
@@ -119,6 +129,8 @@ class D3PM(nn.Module):
             "transition",
             f"is over {size} states, but there are {self.mask_id} tokens and a mask",
         )
+        if hybrid is None:
+            hybrid = HYBRID if isinstance(self.transition, Absorbing) else 0.0
         require_number(hybrid, "hybrid")
         problem, known = f"unknown name {last_step!r}", ", ".join(LAST_STEPS)
         require(last_step in LAST_STEPS, "last_step", problem, f"known: {known}")
@@ -134,10 +146,13 @@ class D3PM(nn.Module):
         betas: str | None = None,
         betas_options: dict[str, float] | None = None,
         steps: int | None = None,
-        hybrid: float = HYBRID,
+        hybrid: float | None = None,
         last_step: str = "posterior",
     ) -> D3PM:
         """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
+        options = {} if betas_options is None else betas_options
+        keys = isinstance(options, dict)
+        require(keys, "betas_options", f"must be keys and values, got {options!r}", "as {end: 0.1}")
         config = TransformerConfig(
             **vars(network), vocab_size=tokens + 1, output_size=tokens, time=True
         )
@@ -148,7 +163,7 @@ class D3PM(nn.Module):
             steps=steps,
             hybrid=hybrid,
             last_step=last_step,
-            **(betas_options or {}),
+            **options,
         )
 
     @property
@@ -194,8 +209,7 @@ class D3PM(nn.Module):
         check_tokens(tokens, self, valid)
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         x = torch.where(real, tokens, 0)  # padding may hold anything
-        share = even_times(noise, step, batch or tokens.shape[0])
-        t = (share * self.steps).long().clamp(max=self.steps - 1) + 1
+        t = even_steps(noise, step, batch or tokens.shape[0], self.steps)
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         z = self.transition.draw(x, t, noise.uniform(Purpose.MASK, step, positions))
         return self.loss_under(x, z, t, real, label, layout=layout)
@@ -264,12 +278,8 @@ class D3PM(nn.Module):
 
 def _check_network(network: Network) -> None:
     """Refuse a network that cannot see both sides, or is not told the time."""
-    name = type(network).__name__
-    require(isinstance(network, Network), "network", f"{name} is no network")
-    whole = not isinstance(network, PartitionNetwork) and not getattr(network, "causal", False)
-    require(whole, "network", f"{name} does not read a whole noisy sequence", "use Transformer")
-    problem, remedy = "is not told the time", "build it with TransformerConfig(time=True)"
-    require(network.config.time, "network", problem, remedy)
+    check_bidirectional(network)
+    check_timed(network)
     real, outputs = network.config.vocab_size - 1, network.config.outputs
     problem = f"has {outputs} logits for {real} tokens and a mask"
     require(outputs >= real, "network", problem)

@@ -26,12 +26,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from partita.errors import require, require_int
-from partita.methods.gaussian import (
+from partita.processes.draws import even_steps
+from partita.processes.gaussian import (
     GaussianProcess,
     State,
     Steps,
     discretised_nats,
-    even_steps,
     gaussian,
     make_process,
     normal_nats,

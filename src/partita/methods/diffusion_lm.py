@@ -23,30 +23,36 @@ prediction always lies among the embeddings, and p(w | x_1) needs no parameters 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require
-from partita.methods.base import METHODS, Loss, check_tokens
-from partita.methods.gaussian import GaussianProcess, Steps, even_steps, gaussian, make_process
+from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.vectors import VectorNetwork, VectorTransformer
+from partita.processes.draws import even_steps
+from partita.processes.gaussian import GaussianProcess, Steps, gaussian, make_process
 from partita.randomness import Noise, Purpose
 
 DIMENSIONS = 16
 SCHEDULE = "sqrt"
+STEPS = 1000
 
 
 @METHODS.register("ddpm")
 class EmbeddingDDPM(nn.Module):
     """Gaussian diffusion of embeddings, with a network that predicts tokens from vectors."""
 
+    about = About(
+        paper="Denoising Diffusion Probabilistic Models (Ho et al., 2020), on embeddings",
+        equation="eq. 5",
+        loss="L over T steps of Gaussian noise, and a rounding to tokens: a bound",
+        data="tokens; images and vectors from Python (partita.DDPM)",
+    )
     family: str = "gaussian"
 
     def __init__(
@@ -54,7 +60,7 @@ class EmbeddingDDPM(nn.Module):
         network: VectorNetwork,
         *,
         schedule: str | GaussianProcess = SCHEDULE,
-        steps: int = 1000,
+        steps: int = STEPS,
         learned: bool = True,
     ) -> None:
         """`learned` embeddings move with the bound; others stay as they were drawn.
@@ -69,6 +75,7 @@ class EmbeddingDDPM(nn.Module):
             f"{type(network).__name__} does not read vectors",
             "use VectorTransformer",
         )
+        require(isinstance(learned, bool), "learned", f"must be true or false, got {learned!r}")
         self.network = network
         self.process = make_process(schedule, steps)
         self.embed = nn.Embedding(network.config.outputs, network.dimensions)
@@ -82,19 +89,12 @@ class EmbeddingDDPM(nn.Module):
         *,
         schedule: str | None = None,
         schedule_options: dict[str, float] | None = None,
+        steps: int = STEPS,
         dimensions: int = DIMENSIONS,
         learned: bool = True,
-        **choices: Any,
     ) -> EmbeddingDDPM:
-        """The method over a new network for ids 0..tokens-1.
-
-        Among the options of the schedule, `steps` is their number T.
-        """
-        require(not choices, "method", f"ddpm has no {', '.join(choices)}", "leave it out")
-        options: dict[str, Any] = dict(schedule_options or {})
-        steps = options.pop("steps", 1000)
-        require(float(steps).is_integer(), "steps", f"must be a whole number, got {steps}")
-        process = make_process(schedule or SCHEDULE, int(steps), **options)  # recipes hold floats
+        """The method over a new network for ids 0..tokens-1."""
+        process = make_process(schedule or SCHEDULE, steps, **(schedule_options or {}))
         config = TransformerConfig(**vars(network), vocab_size=tokens, time=True)
         reader = VectorTransformer(config, dimensions)
         return cls(reader, schedule=process, learned=learned)

@@ -26,14 +26,21 @@ The exponents also decide which masks are drawn. That part of the gradient is es
 (l1 - l2) (d log q(z1) - d log q(z2)) / 2 has the mean sum_z l(z) dq(z): each loss is the other's
 baseline. Without that part every exponent would fall to 0.
 
-The reference implementation stays away from the ends: alpha_t,i = 1 - (1 - eps) t^(w_i), times in
-[t1, 1], and tokens hidden at t1 are guessed from the schedules. Here eps = t1 = 0 unless given.
+Times are not drawn uniformly. A token is hidden with probability t^w and then costs w/t, so that
+the variance of a uniform t would be infinite for w <= 1, and for small w nearly all of a bound
+would come from times too small to be ever drawn: it would look lower than it is, and training would
+make every w small. Half of the times have the density c t^(c-1) with c = min w / 2 instead, and
+each is weighed by what the two halves together have: the variance is finite whatever w becomes.
+
+The reference implementation draws uniform times and stays away from the ends: with
+alpha_t,i = 1 - (1 - eps) t^(w_i) and times in [t1, 1], tokens that are hidden at t1 are guessed
+from the schedules. Here eps = t1 = 0 unless given.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -41,13 +48,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require, require_positive
-from partita.methods.base import METHODS, Loss, check_tokens
-from partita.methods.draws import even_times, positive_time
+from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
-from partita.networks.base import Network, PartitionNetwork, Queries
+from partita.networks.base import Network, Queries, check_bidirectional, check_timed
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.transformer import Transformer
+from partita.processes.draws import even_times, positive_time
 from partita.randomness import Noise, Purpose
 
 SECOND_MASK = 1 << 23  # the second mask's bit in the number of the noise's stream
@@ -70,7 +77,13 @@ def surplus(
 class GenMD4(nn.Module):
     """Masked diffusion whose schedules depend on the token and are learned."""
 
+    about = About(
+        paper="Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024)",
+        equation="eq. 12",
+        loss="MD4's bound with a learned schedule for every token, by REINFORCE",
+    )
     family: str = "chain"
+    passes: ClassVar[int] = 2  # of the network over a token, in a step of training
     undecayed: ClassVar[tuple[str, ...]] = ("raw",)
     """Parameters without weight decay, which would pull every exponent towards softplus(0)."""
 
@@ -101,10 +114,8 @@ class GenMD4(nn.Module):
         tokens: int,
         *,
         schedule_options: dict[str, float] | None = None,
-        **choices: Any,
     ) -> GenMD4:
         """GenMD4 over a new network for ids 0..tokens-1; the mask is the id after them."""
-        require(not choices, "method", f"genmd4 has no {', '.join(choices)}", "leave it out")
         given = schedule_options or {}
         problem = f"genmd4's take exponent, eps and t1, got {', '.join(given)}"
         require({*given} <= {"exponent", "eps", "t1"}, "schedule", problem)
@@ -114,15 +125,12 @@ class GenMD4(nn.Module):
         return cls(Transformer(config), **given)
 
     def _check_network(self) -> None:
-        network = self.network
-        groups, causal = isinstance(network, PartitionNetwork), getattr(network, "causal", False)
-        fits = isinstance(network, Network) and not groups and not causal
-        problem = f"{type(network).__name__} does not read masks on both sides of a token"
-        require(fits, "network", problem, "use Transformer")
-        hint = "use TransformerConfig(time=True, output_size=the number of real tokens)"
-        require(network.config.time, "network", "is not told the time", hint)
-        room = network.config.vocab_size > network.config.outputs
-        require(room, "network", "has a logit for every id, the mask's included", hint)
+        check_bidirectional(self.network)
+        check_timed(self.network)
+        config = self.network.config
+        room = config.vocab_size > config.outputs
+        remedy = "use TransformerConfig(output_size=the number of real tokens)"
+        require(room, "network", "has a logit for every id, the mask's included", remedy)
 
     # The schedules -------------------------------------------------------------------------------
 
@@ -225,7 +233,7 @@ class GenMD4(nn.Module):
         check_tokens(tokens, self, valid)
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         tokens = torch.where(real, tokens, self.mask_id)  # padding may hold anything
-        t = self.t1 + (1 - self.t1) * positive_time(even_times(noise, step, batch or len(tokens)))
+        t, share = self.times(positive_time(even_times(noise, step, batch or len(tokens))))
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         chance = self._log_hidden(self._of_tokens(tokens), t[:, None]).exp().detach()
 
@@ -233,7 +241,19 @@ class GenMD4(nn.Module):
             return (noise.fork(stream).uniform(Purpose.MASK, step, positions) < chance) & real
 
         masks = hide(noise.stream), hide(noise.stream ^ SECOND_MASK)
-        return self.loss_under(tokens, masks, t, real, label, layout=layout)
+        return self.loss_under(tokens, masks, t, real, label, share=share, layout=layout)
+
+    def times(self, u: Float[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+        """Times in (t1, 1] of uniform numbers in (0, 1], and t times their density.
+
+        The lower half of the numbers becomes uniform times, the upper one those near 0.
+        """
+        c = self.exponents.detach().min().to(u.dtype) / 2
+        first = torch.as_tensor(self.t1, dtype=u.dtype, device=u.device) ** c
+        even = self.t1 + (1 - self.t1) * 2 * u
+        near = (first + (1 - first) * (2 * u - 1)).clamp(min=0) ** (1 / c)
+        t = torch.where(u <= 0.5, even, near).clamp(min=torch.finfo(u.dtype).tiny)
+        return t, t / (1 - self.t1) / 2 + c * t**c / (1 - first) / 2
 
     def loss_under(
         self,
@@ -243,16 +263,21 @@ class GenMD4(nn.Module):
         valid: Bool[Tensor, "B L"],
         label: Int64[Tensor, "B"] | None = None,
         *,
+        share: Float[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> Loss:
-        """The loss for tokens that are already hidden, in two ways."""
+        """The loss for tokens that are already hidden, in two ways.
+
+        `share` is t times the density that t was drawn from: uniform on [t1, 1] unless given.
+        """
+        share = t / (1 - self.t1) if share is None else share
         losses, nats = [], []
         for masked in masks:
             queries = Queries(*masked.nonzero(as_tuple=True))
             z, x = torch.where(masked, self.mask_id, tokens), tokens[masked]
             log_mean = self._predict(z, queries, t, label, layout)
             w = self.exponents.to(log_mean.dtype)
-            weight = ((1 - self.t1) / t).to(w.dtype)[queries.rows]  # times fill [t1, 1] alone
+            weight = (1 / share).to(w.dtype)[queries.rows]
             surprise = -log_mean.gather(-1, x[:, None])[:, 0]
             terms = weight * (w[x] * surprise + surplus(log_mean, x, w))
             empty = terms.new_zeros(tokens.shape)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from partita.errors import InputError, require
 from partita.methods.base import Loss, check_tokens
-from partita.methods.corruption import Continuous, Corruption, Law, Subset, make_law
-from partita.methods.masked import weighted_cross_entropy
-from partita.networks.base import Network, PartitionNetwork, Queries
+from partita.networks.base import Network, Queries, check_bidirectional
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.transformer import Transformer
+from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
+from partita.processes.masked import weighted_cross_entropy
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
@@ -57,7 +57,7 @@ class MaskedMethod(nn.Module, ABC):
         `law_options` go to the law, for example `law="discrete", steps=64`.
         """
         super().__init__()
-        require(isinstance(network, Network), "network", f"{type(network).__name__} is no network")
+        self._check_kind(network)
         self.network = network
         self.mask_id = self._default_mask_id() if mask_id is None else mask_id
         self.schedule = make_schedule(schedule or self.default_schedule)
@@ -99,19 +99,11 @@ class MaskedMethod(nn.Module, ABC):
     def _default_mask_id(self) -> int:
         return self.network.config.vocab_size - 1
 
+    @staticmethod
+    def _check_kind(network: object) -> None:
+        check_bidirectional(network)
+
     def _check_network(self) -> None:
-        require(
-            self.partitions or not isinstance(self.network, PartitionNetwork),
-            "network",
-            f"{type(self.network).__name__} reads groups, not masks",
-            "use Transformer, or the method PGM",
-        )
-        require(
-            not getattr(self.network, "causal", False),
-            "network",
-            "a causal network cannot see what follows a hidden token",
-            "use Transformer, or the method AR",
-        )
         ids = self.vocab_size
         require(
             isinstance(self.mask_id, int) and 0 <= self.mask_id < ids,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from partita.methods.base import METHODS
+from partita.methods.base import METHODS, About
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import subs
 
@@ -23,6 +23,11 @@ from partita.methods.mdlm import subs
 class MD4(MaskedMethod):
     """Masked diffusion with the mean parameterisation."""
 
+    about = About(
+        paper="Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024)",
+        equation="eq. 5",
+        loss="cross-entropy of hidden tokens times -alpha' / (1 - alpha), a bound",
+    )
     default_schedule = "cosine"
     default_law = "continuous"
     default_conditioning = "time"

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from partita.methods.base import METHODS
+from partita.methods.base import METHODS, About
 from partita.methods.masked_method import MaskedMethod
 
 
@@ -34,6 +34,11 @@ def subs(logits: Float[Tensor, "*n C"], mask_id: int) -> Float[Tensor, "*n C"]:
 class MDLM(MaskedMethod):
     """Masked diffusion with the SUBS parameterisation. The mask id may be any of the ids."""
 
+    about = About(
+        paper="Simple and Effective Masked Diffusion Language Models (Sahoo et al., 2024)",
+        equation="eq. 10",
+        loss="cross-entropy of hidden tokens, weighed to a bound in continuous time",
+    )
     default_schedule = "log-linear"
     default_law = "subset"
     default_conditioning = "none"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch import nn
 
 from partita.errors import InputError, naming, require
 from partita.methods import METHODS
-from partita.methods.corruption import LAWS
 from partita.networks.options import TransformerOptions
+from partita.processes.corruption import LAWS
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,11 @@ class MethodOptions:
 
     def build(self, network: TransformerOptions, tokens: int) -> nn.Module:
         """The method over a new network for so many real tokens."""
-        self._check_options()
-        choices = {
-            key: value
-            for key, value in vars(self).items()
-            if key not in ("name", "options") and value
-        }
+        choices = self._choices()
         try:
             with naming(self._names()):
                 method: nn.Module = METHODS[self.name].build(  # type: ignore[attr-defined]
-                    network, tokens, **choices, **self.options
+                    network, tokens, **choices
                 )
         except InputError:
             raise
@@ -63,18 +58,17 @@ class MethodOptions:
             ) from error
         return method
 
-    def _check_options(self) -> None:
-        """Refuse what the method does not take, and what has a key of its own."""
-        build = METHODS[self.name].build  # type: ignore[attr-defined]
-        known = [
-            parameter.name
-            for parameter in inspect.signature(build).parameters.values()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name not in vars(self)
-        ]
+    def _choices(self) -> dict[str, Any]:
+        """What is given, as arguments of the method's `build`; what it does not take is refused."""
+        known, own = parameters_of(self.name), own_options(self.name)
+        keys = [key.name for key in fields(self) if key.name not in ("name", "options")]
+        given = {key: getattr(self, key) for key in keys if getattr(self, key)}
+        problem, takes = f"{self.name} has no such choice", f"it takes: {', '.join(own) or 'none'}"
+        for key in given:
+            require(key in known, f"method.{key}", problem, "leave it out")
         for key in self.options:
-            takes = f"it takes: {', '.join(known) or 'none'}"
-            problem = f"is not an option of {self.name}"
-            require(key in known, f"method.options.{key}", problem, takes)
+            require(key in own, f"method.options.{key}", problem, takes)
+        return given | self.options
 
     def _names(self) -> dict[str, str]:
         """The method's arguments as keys of the recipe."""
@@ -82,5 +76,21 @@ class MethodOptions:
         options = "schedule_options"
         schedule = {f"schedule.{key}": f"method.{options}.{key}" for key in self.schedule_options}
         keys = {key: f"method.{key}" for key in ("schedule", "law", "conditioning")}
-        more = {key: f"method.options.{key}" for key in self.options}
+        more = {key: f"method.options.{key}" for key in own_options(self.name)}
+        for name, value in self.options.items():  # betas_options.end is betas.end to its owner
+            if name.endswith("_options") and isinstance(value, dict):
+                owner = name.removesuffix("_options")
+                more |= {f"{owner}.{key}": f"method.options.{name}.{key}" for key in value}
         return {**law, **schedule, **keys, **more, "method": "method.name"}
+
+
+def parameters_of(name: str) -> dict[str, Any]:
+    """The choices that a method leaves open, with their defaults: the keywords of its `build`."""
+    parameters = inspect.signature(METHODS[name].build).parameters.values()  # type: ignore[attr-defined]
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def own_options(name: str) -> dict[str, Any]:
+    """Those that have no key of their own: what a method takes in `method.options`."""
+    keys = {key.name for key in fields(MethodOptions)}
+    return {key: value for key, value in parameters_of(name).items() if key not in keys}

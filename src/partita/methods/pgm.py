@@ -23,21 +23,22 @@ The samplers are those of the masked family (algorithm 1 is `ordered` in random 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from partita.errors import require, require_int
-from partita.methods.base import METHODS, Loss
-from partita.methods.corruption import Law, Partition, PartitionLaw
-from partita.methods.masked import weighted_cross_entropy
+from partita.methods.base import METHODS, About, Loss
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import MDLM, subs
 from partita.networks.base import PartitionNetwork, Queries
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.partition import PartitionTransformer
+from partita.processes.corruption import Law, Partition, PartitionLaw
+from partita.processes.masked import weighted_cross_entropy
 from partita.randomness import Noise
 
 
@@ -114,6 +115,12 @@ class PartitionMethod(MaskedMethod):
 class PGM(PartitionMethod):
     """Partition generative modelling with a network that keeps the groups apart."""
 
+    about = About(
+        paper="Partition Generative Modeling: Masked Modeling without Masks"
+        " (Deschenaux et al., 2025)",
+        equation="section 3",
+        loss="cross-entropy of each group of a partition given the other, a bound",
+    )
     network: PartitionNetwork  # type: ignore[assignment]
     default_schedule = "log-linear"
     default_law = "subset"
@@ -135,18 +142,18 @@ class PGM(PartitionMethod):
     def vocab_size(self) -> int:
         return max(self.network.config.vocab_size, self.mask_id + 1)
 
+    @staticmethod
+    def _check_kind(network: object) -> None:
+        problem = f"{type(network).__name__} does not keep the groups of a partition apart"
+        fits = isinstance(network, PartitionNetwork)
+        require(fits, "network", problem, "use PartitionTransformer")
+
     def _check_network(self) -> None:
         ids = self.network.config.vocab_size
         require(
             isinstance(self.mask_id, int) and 0 <= self.mask_id <= ids,
             "mask_id",
             f"must be one of the network's ids, or {ids}, the one after them; got {self.mask_id!r}",
-        )
-        require(
-            isinstance(self.network, PartitionNetwork),
-            "network",
-            f"{type(self.network).__name__} does not keep the groups of a partition apart",
-            "use PartitionTransformer",
         )
         super()._check_network()
 
@@ -189,6 +196,13 @@ class ComplementaryMDLM(MDLM, PartitionMethod):
     Every sequence is seen twice, with group 1 masked and with group 0 masked. It isolates what
     PGM gains from learning from both groups, at twice the cost of MDLM.
     """
+
+    about = replace(
+        PGM.about,
+        equation="section 5.3",
+        loss="MDLM's bound under complementary masks: every token is predicted once",
+    )
+    passes = 2  # of the network over a token, in a step of training
 
     def predict_both(
         self,

@@ -25,6 +25,7 @@ not (see `evaluation.consistency`). Under the uniform chain log s is the output 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -33,15 +34,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require
-from partita.methods.base import METHODS, Loss, check_tokens
-from partita.methods.ctmc import Graph, noise_rate, total_noise
-from partita.methods.draws import even_times, positive_time
-from partita.methods.graphs import make_graph
+from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
-from partita.networks.base import Network, PartitionNetwork, Queries
+from partita.networks.base import Network, Queries, check_bidirectional
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.transformer import Transformer
+from partita.processes.ctmc import Graph, noise_rate, total_noise
+from partita.processes.draws import even_times, positive_time
+from partita.processes.graphs import make_graph
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
@@ -52,6 +53,12 @@ CONDITIONINGS = ("none", "sigma", "time")
 class SEDD(nn.Module):
     """A network that estimates ratios of probabilities, with the chain that noises its data."""
 
+    about = About(
+        paper="Discrete Diffusion Modeling by Estimating the Ratios of the Data Distribution"
+        " (Lou et al., 2023)",
+        equation="theorem 3.6",
+        loss="denoising score entropy, weighed to a bound; absorbing noise",
+    )
     family: str = "score"
     default_graph: ClassVar[str] = "absorbing"
     default_schedule: ClassVar[str] = "mdlm:loglinear"  # sigma = -log(1 - (1 - eps) t), as theirs
@@ -72,12 +79,7 @@ class SEDD(nn.Module):
         told: "sigma", the "time" t, or "none".
         """
         super().__init__()
-        require(isinstance(network, Network), "network", f"{type(network).__name__} is no network")
-        reads_masks = not isinstance(network, PartitionNetwork)
-        problem = f"{type(network).__name__} reads groups, not noised tokens"
-        require(reads_masks, "network", problem, "use Transformer")
-        problem = "a causal network cannot see what follows a noised token"
-        require(not getattr(network, "causal", False), "network", problem, "use Transformer")
+        check_bidirectional(network)
         self.network = network
         ids = network.config.vocab_size
         graph = graph or self.default_graph
@@ -117,15 +119,9 @@ class SEDD(nn.Module):
         graph: str | None = None,
         schedule: str | None = None,
         schedule_options: dict[str, float] | None = None,
-        law: str | None = None,
-        law_options: dict[str, int] | None = None,
         conditioning: str | None = None,
     ) -> SEDD:
         """The method over a new network for ids 0..tokens-1; a mask is the id after them."""
-        for name, value in (("law", law), ("law_options", law_options)):
-            require(
-                not value, name, "score entropy has one law, in continuous time", "leave it out"
-            )
         told, chain = conditioning or cls.default_conditioning, graph or cls.default_graph
         sizes = TransformerConfig(
             **vars(network),
@@ -260,4 +256,5 @@ class SEDD(nn.Module):
 class UniformSEDD(SEDD):
     """SEDD under the uniform chain: tokens become other tokens, and may change more than once."""
 
+    about = replace(SEDD.about, loss="denoising score entropy, weighed to a bound; uniform noise")
     default_graph = "uniform"

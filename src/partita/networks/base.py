@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from partita.errors import require
 from partita.networks.layouts import DENSE, Layout
 
 
@@ -101,3 +102,21 @@ class PartitionNetwork(Protocol):
     ) -> tuple[Float[Tensor, "N V"], Queries]:
         """Logits of every real token from the other group's, and where each of them stands."""
         ...
+
+
+def check_bidirectional(network: object) -> None:
+    """Refuse what cannot read a whole noisy sequence, on both sides of every token."""
+    name = type(network).__name__
+    require(isinstance(network, Network), "network", f"{name} is no network", "use Transformer")
+    groups = isinstance(network, PartitionNetwork)
+    remedy = "use Transformer, or the method PGM"
+    require(not groups, "network", f"{name} reads groups, not noisy tokens", remedy)
+    problem = "a causal network cannot see what follows a hidden token"
+    causal = getattr(network, "causal", False)
+    require(not causal, "network", problem, "use Transformer, or the method AR")
+
+
+def check_timed(network: Network) -> None:
+    """Refuse a network that cannot be told the time."""
+    remedy = "build it with TransformerConfig(time=True)"
+    require(network.config.time, "network", "is not told the time", remedy)

@@ -1,9 +1,9 @@
 """Samplers: plain functions that turn a trained model into samples, one step at a time."""
 
+from partita.categorical import Decoding, sample_categorical
 from partita.samplers import autoregressive, blocks, chain, confidence, gaussian, planned, score
 from partita.samplers.base import SAMPLERS, Callback, Session, Step
 from partita.samplers.canvas import Canvas, Prompt
-from partita.samplers.categorical import Decoding, sample_categorical
 from partita.samplers.front import sample
 from partita.samplers.guidance import Guided
 

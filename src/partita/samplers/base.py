@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from partita.categorical import PLAIN, Decoding, sample_categorical
 from partita.methods.base import Denoiser
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
 from partita.samplers.canvas import Canvas
-from partita.samplers.categorical import PLAIN, Decoding, sample_categorical
 
 M = TypeVar("M")
 

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from partita.categorical import decoded, sample_categorical
 from partita.methods.base import Chain
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
-from partita.samplers.categorical import decoded, sample_categorical
 from partita.schedules import sampling_grid
 
 

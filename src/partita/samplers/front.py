@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from partita.categorical import Decoding
 from partita.errors import InputError, require, require_int, require_seed
 from partita.methods.base import Model, check_ids
 from partita.randomness import Noise
 from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
 from partita.samplers.canvas import Canvas, Prompt
-from partita.samplers.categorical import Decoding
 
 DEFAULT_SAMPLER = {
     "masked": "ancestral",
@@ -85,14 +85,20 @@ def evaluating(model: object) -> Iterator[None]:
             module.train()
 
 
+def fitting_samplers(family: str) -> list[str]:
+    """The samplers of a family of methods, its default first."""
+    default = DEFAULT_SAMPLER[family]
+    others = [name for name in SAMPLERS if SAMPLERS[name].family == family and name != default]
+    return [default, *others]
+
+
 def _fitting(model: Model, name: str) -> Sampler:
     chosen = SAMPLERS[name]
-    fitting = [other for other in SAMPLERS if SAMPLERS[other].family == model.family]
     require(
         chosen.family == model.family,
         "sampler",
         f"{name!r} does not fit a {model.family} model",
-        f"these do: {', '.join(fitting)}",
+        f"these do: {', '.join(fitting_samplers(model.family))}",
     )
     return chosen
 

@@ -24,14 +24,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from partita.categorical import decoded, sample_categorical
 from partita.errors import require, require_int, require_number, require_seed
 from partita.methods.ddpm import DDPM, VARIANCES
 from partita.methods.diffusion_lm import EmbeddingDDPM
-from partita.methods.gaussian import GaussianProcess, State, Steps, gaussian, wide
+from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, wide
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
-from partita.samplers.categorical import decoded, sample_categorical
 from partita.samplers.front import as_labels, evaluating
 
 ROUNDINGS = ("softmax", "nearest")

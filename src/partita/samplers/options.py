@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from partita.categorical import Decoding
 from partita.errors import naming, require, require_int
 from partita.samplers.base import SAMPLERS
-from partita.samplers.categorical import Decoding
 
 _NO_OPTIONS = ("blank_tokens", "callback", "count", "length", "model", "prompt", "self", "text")
 

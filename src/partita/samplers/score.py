@@ -25,12 +25,12 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from partita.categorical import PLAIN, Decoding, sample_categorical, weights
 from partita.methods.base import Model
-from partita.methods.ctmc import Graph, noise_rate, total_noise
+from partita.processes.ctmc import Graph, noise_rate, total_noise
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
-from partita.samplers.categorical import PLAIN, Decoding, sample_categorical, weights
 from partita.schedules import Schedule, sampling_grid
 
 

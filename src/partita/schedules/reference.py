@@ -27,7 +27,7 @@ class Truncated(Schedule):
     """Another schedule squeezed to run from 1 - cut_start down to cut_end.
 
     Such a process neither starts at the data nor ends in all masks; the bound then needs the
-    reconstruction and prior terms that `methods.masked` computes.
+    reconstruction and prior terms that `processes.masked` computes.
     """
 
     base: Schedule

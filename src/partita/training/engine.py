@@ -76,8 +76,11 @@ class Objective(nn.Module):
 
     def forward(
         self, batch: Batch, noise: Noise, step: int, bound: bool = False
-    ) -> Float[Tensor, ""]:
-        """Weighted nats of the batch's rows, added up; with `bound`, under a bound's weights."""
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """What is differentiated, and the nats of the batch's rows, added up.
+
+        With `bound`, nats are weighed as a bound's. What is differentiated may have more to it.
+        """
         method = self.method
         law = {"law": method.bound_law} if bound and isinstance(method, MaskedMethod) else {}
         loss: Loss = method.loss(  # type: ignore[operator]
@@ -89,8 +92,7 @@ class Objective(nn.Module):
             layout=batch.layout(),
             **law,
         )
-        # A bound is the sum of its tokens' nats; what is differentiated may have more to it.
-        return loss.per_token.sum() if bound else loss.objective * loss.tokens
+        return loss.objective * loss.tokens, loss.per_token.sum().detach()
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,10 @@ class Engine:
         for index, part in enumerate(parts):
             self._seed_dropout(index)
             with synchronising(self.objective, last=index == len(parts) - 1):
-                loss = self._nats(part, self.step) / batch.count
+                objective, nats = self._loss(part, self.step)
                 # Processes average their gradients; their sum is what is meant.
-                (loss * self.world.size).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+                (objective * (self.world.size / batch.count)).backward()  # type: ignore[no-untyped-call]
+            total += nats / batch.count
         norm = nn.utils.clip_grad_norm_(self.method.parameters(), self.options.clip)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
@@ -154,12 +156,12 @@ class Engine:
         self.step += 1
         return Advance(self.step - 1, total, whole(norm), rate)
 
-    def _nats(self, part: Batch, step: int, bound: bool = False) -> Tensor:
+    def _loss(self, part: Batch, step: int, bound: bool = False) -> tuple[Tensor, Tensor]:
         noise = Noise(self.options.seed, part.rows, VALIDATION_STREAM if bound else 0)
         half = self.options.precision == "bfloat16"
         with torch.autocast(self.world.device.type, torch.bfloat16, enabled=half):
-            nats: Tensor = self.objective(part, noise, step, bound)
-        return nats
+            objective, nats = self.objective(part, noise, step, bound)
+        return objective, nats
 
     def _seed_dropout(self, part: int) -> None:
         """Dropout draws from torch's generator, whose seed is made from the step."""
@@ -187,7 +189,7 @@ class Engine:
         with self.average.applied_to(self.method):
             for replicate in range(len(totals)):
                 for part in parts:
-                    totals[replicate] += float(self._nats(part, replicate, bound=True))
+                    totals[replicate] += float(self._loss(part, replicate, bound=True)[1])
             release(self.objective)
         per_token = self.world.total(totals) / batch.count + bound_ends(self.method)
         error = 0.0 if exact else float(per_token.std()) / math.sqrt(len(totals))

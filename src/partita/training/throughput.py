@@ -22,10 +22,14 @@ PEAKS = {
 
 
 def flops_per_token(method: nn.Module, network: TransformerOptions) -> float:
-    """Forward and backward: 6 for each weight of a matrix product, and attention's two products."""
+    """Forward and backward: 6 for each weight of a matrix product, and attention's two products.
+
+    A method may run its network more than once over every token.
+    """
     names = dict(method.named_parameters())
     matrices = sum(p.numel() for name, p in names.items() if p.ndim == 2 and "embed" not in name)
-    return 6.0 * matrices + 12.0 * network.length * _attended_width(method, network)
+    once = 6.0 * matrices + 12.0 * network.length * _attended_width(method, network)
+    return once * getattr(method, "passes", 1)
 
 
 def _attended_width(method: nn.Module, network: TransformerOptions) -> float:

@@ -14,8 +14,9 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.errors import require, require_int
-from partita.methods.betas import make_betas
-from partita.methods.transitions import TINY, TRANSITIONS, Transition
+from partita.processes import interpolating  # noqa: F401 - registers its transitions
+from partita.processes.betas import make_betas
+from partita.processes.transitions import TINY, TRANSITIONS, Transition
 from partita.schedules import Schedule
 
 STEPS = 1000  # the paper's T
@@ -163,8 +164,8 @@ def make_transition(
     """A transition by name with its betas, or somebody's own matrices."""
     if isinstance(transition, str):
         kind = TRANSITIONS[transition]
-        chosen = betas if betas is not None else getattr(kind, "default_betas", "cosine")
-        return kind(tokens, make_betas(chosen, steps, STEPS, **options))
+        chosen = betas if betas is not None else kind.default_betas
+        return kind(tokens, make_betas(chosen, steps, STEPS, **options))  # type: ignore[call-arg, arg-type]
     require(betas is None and not options, "betas", "own matrices have none", "leave them out")
     if isinstance(transition, Transition):
         require(steps in (None, transition.steps), "steps", f"are {transition.steps} already")

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.errors import require, require_int
-from partita.methods.ctmc import Graph, one_hot, xlogy
-from partita.methods.draws import hide_independently
+from partita.processes.ctmc import Graph, one_hot, xlogy
+from partita.processes.draws import hide_independently
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
 

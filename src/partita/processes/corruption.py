@@ -41,7 +41,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from partita.errors import InputError, require_int
-from partita.methods.draws import (
+from partita.processes.draws import (
     doubled_ends,
     even_times,
     hide_independently,

@@ -1,120 +1,22 @@
-"""The transition matrices of D3PM: [Q_t]_ij = q(z_t = j | z_(t-1) = i) (section 3.1, A.2).
+"""Transitions of D3PM in closed form: absorbing and uniform, for vocabularies of any size.
 
-    absorbing   (1 - beta) I + beta 1 e_m^T       a token becomes the mask m and stays it
-    uniform     (1 - beta) I + beta 1 1^T / K     a token becomes any token
-    gaussian    exp(-4 (i - j)^2 / ((K-1)^2 beta)), scaled, off the diagonal: near ids are near
-    own         matrices that somebody gives
-
-The first two are never written down. A product of matrices (1 - beta) I + beta 1 r^T has the same
-form, a I + (1 - a) 1 r^T with a = prod (1 - beta), so that what happens between any two steps is
-told by one number. The dense ones are in `matrices.py`.
-
-Steps are whole numbers 0..T; z_0 = x is the data. States 0..tokens-1 are the real tokens, and a
-state after them, if there is one, is the mask.
+No matrix is ever written down. A product of matrices (1 - beta) I + beta 1 r^T has the same form,
+a I + (1 - a) 1 r^T with a = prod (1 - beta), so that what happens between any two steps is told by
+one number.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from partita.errors import require, require_int
-from partita.registry import Registry
-from partita.samplers.categorical import sample_categorical
-
-TRANSITIONS: Registry[Callable[[int, Tensor], Transition]] = Registry("transition")
-TINY = torch.finfo(torch.float64).tiny
-
-
-class Transition(ABC):
-    """q(z_t | z_s) for any steps s <= t, by what the loss and the sampler ask of it."""
-
-    default_betas: str = "cosine"
-
-    def __init__(self, tokens: int, size: int, steps: int) -> None:
-        require_int(tokens, "tokens")
-        require_int(steps, "steps")
-        self.tokens, self.size, self.steps = tokens, size, steps
-
-    @abstractmethod
-    def matrix(self, s: int, t: int) -> Float64[Tensor, "K K"]:
-        """Q_(s+1) ... Q_t, for those who want to look at it."""
-
-    @abstractmethod
-    def rows(
-        self, x: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
-        """q(z_t | z_s = x), as a function of z_t."""
-
-    @abstractmethod
-    def columns(
-        self, z: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
-        """q(z_t = z | z_s), as a function of z_s."""
-
-    @abstractmethod
-    def entries(
-        self,
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
-    ) -> Float64[Tensor, "B L"]:
-        """q(z_t = z | z_s = x)."""
-
-    @abstractmethod
-    def push(self, mean: Float[Tensor, "B L V"], t: Int64[Tensor, "B"]) -> Float[Tensor, "B L K"]:
-        """sum_x q(z_t | x) mean(x)."""
-
-    @abstractmethod
-    def prior(self) -> Float64[Tensor, "K"]:
-        """p(z_T): the mean of q(z_T | x) over the real tokens.
-
-        That is the paper's prior (all masks; uniform) where the process ends there, and where it
-        stops short, the prior term stays finite.
-        """
-
-    @abstractmethod
-    def prior_nats(self, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        """L_T = KL(q(z_T | x) || p(z_T)) (the first term of eq. 1)."""
-
-    def draw(
-        self, x: Int64[Tensor, "B L"], t: Int64[Tensor, "B"], u: Float64[Tensor, "B L"]
-    ) -> Int64[Tensor, "B L"]:
-        """z_t from q(z_t | x), by one uniform each."""
-        law = self.rows(x, torch.zeros_like(t), t).log()
-        return sample_categorical(law.flatten(0, 1), u.flatten()).view_as(x)
-
-    def divergence(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
-    ) -> Float[Tensor, "B L"]:
-        """KL(q(z_s | z_t, x) || p(z_s | z_t)); at s = 0 that is -log p(x | z_t).
-
-        Both have the factor q(z_t | z_s), so only what stands beside it is compared:
-        KL = E_q log(q(z_s | x) / p(z_s)) - log(q(z_t | x) / p(z_t)), p(z) = sum_x q(z | x) mean(x).
-        """
-        back = self.columns(z, s, t)
-        truth = self.rows(x, torch.zeros_like(s), s)
-        ours = self.push(log_mean.double().exp(), s).clamp(min=TINY)
-        joint = back * truth
-        total = joint.sum(-1)
-        q = joint / total[..., None]
-        gap: Tensor = (torch.special.xlogy(q, truth) - q * ours.log()).sum(-1)
-        return (gap + torch.log((back * ours).sum(-1) / total)).to(log_mean.dtype)
-
-
-# Closed forms: absorbing and uniform --------------------------------------------------------------
+from partita.errors import require
+from partita.processes.transitions import TINY, TRANSITIONS, Transition
 
 
 class Interpolating(Transition):

@@ -23,17 +23,16 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.errors import require, require_int, require_number
-from partita.methods.draws import even_times
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry, check_options
 
 LARGEST_BETA = 0.999  # a step that leaves no signal at all has no posterior
-BETAS: Registry[Callable[..., Tensor]] = Registry("schedule")
+GAUSSIAN_SCHEDULES: Registry[Callable[..., Tensor]] = Registry("schedule")
 
 # Schedules ---------------------------------------------------------------------------------------
 
 
-@BETAS.register("linear")
+@GAUSSIAN_SCHEDULES.register("linear")
 def linear_betas(steps: int, first: float = 1e-4, last: float = 0.02) -> Float64[Tensor, "{steps}"]:
     """Equally spaced, as in DDPM, section 4; the ends are those of 1000 steps.
 
@@ -44,7 +43,7 @@ def linear_betas(steps: int, first: float = 1e-4, last: float = 0.02) -> Float64
     return _legal(torch.linspace(*ends, steps, dtype=torch.float64, device="cpu"))
 
 
-@BETAS.register("cosine")
+@GAUSSIAN_SCHEDULES.register("cosine")
 def cosine_betas(steps: int, offset: float = 0.008) -> Float64[Tensor, "{steps}"]:
     """abar = cos^2 of a quarter turn, from just after 0 (Nichol and Dhariwal, 2021, eq. 17)."""
     return _betas_of(
@@ -52,7 +51,7 @@ def cosine_betas(steps: int, offset: float = 0.008) -> Float64[Tensor, "{steps}"
     )
 
 
-@BETAS.register("sqrt")
+@GAUSSIAN_SCHEDULES.register("sqrt")
 def sqrt_betas(steps: int, offset: float = 1e-4) -> Float64[Tensor, "{steps}"]:
     """abar = 1 - sqrt(t): noise comes fast at first (Diffusion-LM: Li et al., 2022)."""
     return _betas_of(lambda time: 1 - torch.sqrt(time + offset), steps)
@@ -168,10 +167,10 @@ def make_process(
     if isinstance(schedule, GaussianProcess):
         return schedule
     require_int(steps, "steps", 2)
-    check_options("schedule", schedule, BETAS[schedule], options)
+    check_options("schedule", schedule, GAUSSIAN_SCHEDULES[schedule], options)
     for key, value in options.items():
         require_number(value, f"schedule.{key}")
-    return GaussianProcess(BETAS[schedule](steps, **options))
+    return GaussianProcess(GAUSSIAN_SCHEDULES[schedule](steps, **options))
 
 
 # Densities and draws -----------------------------------------------------------------------------
@@ -214,9 +213,3 @@ def gaussian(noise: Noise, purpose: Purpose, step: int, like: State) -> State:
     """
     places = torch.arange(like[0].numel(), device=like.device)[None]
     return noise.normal(purpose, step, places).to(like.dtype).view_as(like)
-
-
-def even_steps(noise: Noise, step: int, batch: int, steps: int) -> Steps:
-    """t uniform on 1..T, spread evenly over the rows of a global batch."""
-    share = even_times(noise, step, batch)
-    return (torch.floor(share * steps).long() + 1).clamp(max=steps)

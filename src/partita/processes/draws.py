@@ -21,6 +21,11 @@ def even_times(noise: Noise, step: int, batch: int) -> Float[Tensor, "B"]:
     return low_discrepancy(noise.shared(Purpose.TIME, step), noise.samples, batch)
 
 
+def even_steps(noise: Noise, step: int, batch: int, steps: int) -> Int64[Tensor, "B"]:
+    """Whole steps t on 1..T, each as probable, spread evenly over the rows of a global batch."""
+    return (even_times(noise, step, batch) * steps).long().clamp(max=steps - 1) + 1
+
+
 def hide_independently(
     rate: Float[Tensor, "B"], valid: Bool[Tensor, "B L"], noise: Noise, step: int
 ) -> Bool[Tensor, "B L"]:

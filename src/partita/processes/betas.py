@@ -1,7 +1,7 @@
 """The betas of D3PM: how much noise each of the T steps adds (section 3.1, appendix A.2).
 
 name                 beta_t
-linear               from `start` to `end` in equal steps (the paper's for the Gaussian)
+linear               from `start` to `end`, evenly spaced (the paper's for the Gaussian)
 cosine               1 - c_t / c_(t-1) with c_t = cos((t/T + offset) / (1 + offset) pi/2)
 cosine-squared       the same with c^2, the continuous diffusion's cosine
 mutual-information   1 / (T - t + 1), also named jsd: an absorbing process then loses the same
@@ -24,6 +24,7 @@ from partita.registry import Registry, check_options
 from partita.schedules import Schedule
 
 Betas = Callable[[int], Tensor]
+LARGEST = 0.999
 BETAS: Registry[Callable[..., Betas]] = Registry("betas")
 
 
@@ -35,17 +36,24 @@ def _numbers(steps: int) -> Float64[Tensor, "T"]:
 @BETAS.register("linear")
 @dataclass(frozen=True)
 class LinearBetas:
-    """From `start` to `end`; the default is made for 1,000 steps."""
+    """From `start` to `end`: 0.0001 and 0.02 for the paper's 1,000 steps.
 
-    start: float = 1e-4
-    end: float = 0.02
+    With fewer steps each is larger in proportion unless given, so that as much noise comes of all.
+    """
+
+    start: float | None = None
+    end: float | None = None
 
     def __post_init__(self) -> None:
-        require_number(self.start, "betas.start")
-        require_number(self.end, "betas.end")
+        for name in ("start", "end"):
+            if (value := getattr(self, name)) is not None:
+                require_number(value, f"betas.{name}")
 
     def __call__(self, steps: int) -> Float64[Tensor, "T"]:
-        return torch.linspace(self.start, self.end, steps, dtype=torch.float64, device="cpu")
+        scale = 1000 / steps
+        start = min(1e-4 * scale, LARGEST) if self.start is None else self.start
+        end = min(0.02 * scale, LARGEST) if self.end is None else self.end
+        return torch.linspace(start, end, steps, dtype=torch.float64, device="cpu")
 
 
 @BETAS.register("cosine")
@@ -54,7 +62,7 @@ class CosineBetas:
     """1 - c_t / c_(t-1), at most `cap`."""
 
     offset: float = 0.008
-    cap: float = 0.999
+    cap: float = LARGEST
 
     def __post_init__(self) -> None:
         require_number(self.offset, "betas.offset")

@@ -1,0 +1,120 @@
+"""`partita report`: what a method shows of itself once it is trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.data.documents import Corpus
+from partita.errors import InputError, naming, require, require_int, require_seed
+from partita.evaluation.consistency import consistency_table, plot_consistency, score_consistency
+from partita.evaluation.schedules import draw_schedules, extremes, schedule_table
+from partita.evaluation.texts import corpus_rows
+from partita.files import check_file, parents_made
+from partita.hub.text_model import TextModel, load
+from partita.methods import SEDD, GenMD4
+
+SCHEDULES, CONSISTENCY = "schedules.png", "consistency.png"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Reports."""
+
+    model: str
+    file: str | None = None
+    count: int = 10
+    """Tokens at each end of the learned schedules."""
+    limit: int = 20_000
+    """Mask at most about so many tokens of the file."""
+    out: str | None = None
+    """The picture (PNG); schedules.png or consistency.png in this folder unless given."""
+    seed: int = 0
+    """Seed of the masks."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    json: bool = False
+    """Print JSON, for machines."""
+
+    def __post_init__(self) -> None:
+        require_int(self.count, "--count")
+        require_int(self.limit, "--limit")
+        require_seed(self.seed, "--seed")
+        if self.out is not None:
+            check_file(Path(self.out), "--out")
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "report",
+        "What a method shows of itself once it is trained, as a table and a picture.\n"
+        "genmd4: the schedules it learned, of the tokens that are revealed first and last.\n"
+        "sedd: how far the sums of its scores, on a text, are from what any law would give.",
+        [
+            "partita report runs/notes-genmd4",
+            "partita report runs/notes-sedd test.txt --out sums.png",
+        ],
+    )
+    place = "?a text; sedd needs one"
+    add_options(parser, Options, model=MODEL, file=place)
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Load, look, draw, print."""
+    chosen = options(words)
+    with naming(flags_of(Options, "model", "file")):
+        model = load(chosen.model, device=chosen.device)
+    method = model.method
+    if isinstance(method, GenMD4):
+        facts, shown = _schedules(model, method, chosen), SCHEDULES
+    elif isinstance(method, SEDD):
+        facts, shown = _consistency(model, method, chosen), CONSISTENCY
+    else:
+        name = model.recipe.method.name
+        raise InputError("model", f"{name} has nothing to report", "genmd4 and sedd have")
+    if chosen.json:
+        print(json.dumps(facts))
+    else:
+        print(f"Wrote {chosen.out or shown}")
+
+
+def _schedules(model: TextModel, method: GenMD4, chosen: Options) -> dict[str, Any]:
+    """The exponents at both ends, in a table; alpha(t) of some of them in a picture."""
+    require(chosen.file is None, "file", "genmd4's schedules need no text", "leave it out")
+    found = extremes(method, model.tokenizer, chosen.count)
+    if not chosen.json:
+        console = Console(highlight=False)
+        console.print("alpha(t) = 1 - t^w: a large w is revealed early, a small one late")
+        console.print(schedule_table(found))
+    draw_schedules(method, model.tokenizer, chosen.out or SCHEDULES, min(chosen.count, 5))
+    return asdict(found)
+
+
+def _consistency(model: TextModel, method: SEDD, chosen: Options) -> dict[str, Any]:
+    """Sums of scores against alpha / (1 - alpha), at every time."""
+    if chosen.file is None:
+        raise InputError("file", "sedd's report needs a text to mask", "give one")
+    data = model.recipe.data
+    with naming({"path": "file", "field": "file", "text": "file"}):
+        corpus = Corpus(chosen.file, data.field, data.documents)
+        tokens, real, _ = corpus_rows(
+            corpus, model.tokenizer, model.length, apart=False, limit=chosen.limit
+        )
+    rows = score_consistency(
+        method, tokens.to(model.device), valid=real.to(model.device), seed=chosen.seed
+    )
+    if not chosen.json:
+        print("sums of scores at masks, divided by alpha / (1 - alpha): 1 for any law")
+        print(consistency_table(rows))
+    path = Path(chosen.out or CONSISTENCY)
+    with parents_made(path):
+        plot_consistency(rows, path)
+    return {"consistency": [asdict(row) for row in rows]}
