@@ -72,14 +72,13 @@ def train(model: DDPM, images: Images, seconds: float, batch: int, rate: float) 
 def bits(model: DDPM, images: Images, replicates: int = 8, batch: int = 500) -> tuple[float, float]:
     """The bound in bits per dimension, with its standard error."""
     device, means = next(model.parameters()).device, []
+    pixels, labels = images.scaled().to(device), images.labels.to(device)
     for replicate in range(replicates):
         found = []
-        for rows in torch.split(torch.arange(len(images.pixels), device=device), batch):
-            x_0, label = images.scaled().to(device)[rows], images.labels.to(device)[rows]
-            nats = model.bound(
-                x_0, Noise(2, rows), replicate, batch=len(images.pixels), label=label
-            )
-            found.append(bits_per_dimension(nats, x_0))
+        for rows in torch.split(torch.arange(len(pixels), device=device), batch):
+            noise, size = Noise(2, rows), len(pixels)
+            nats = model.bound(pixels[rows], noise, replicate, batch=size, label=labels[rows])
+            found.append(bits_per_dimension(nats, pixels[rows]))
         means.append(float(torch.cat(found).mean()))
     return float(np.mean(means)), float(np.std(means, ddof=1)) / math.sqrt(replicates)
 
