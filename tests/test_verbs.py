@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +16,12 @@ import partita
 from partita.commands import main
 from partita.commands.show import printable
 from partita.data.blanks import infill_prompt
+from partita.evaluation.consistency import score_consistency
+from partita.evaluation.texts import windows
 from partita.hub import checkpoints
+from partita.methods import METHODS
 from partita.recipe import Recipe
+from partita.samplers import SAMPLERS
 from tests.kill_and_resume import corpus
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -167,10 +172,60 @@ def test_information(capsys):
 
 def test_lists(capsys):
     lists = printed(capsys, "methods", "--json")
-    assert {"mdlm", "md4", "ar"} <= set(lists["methods"])
-    assert all(line for entries in lists.values() for line in entries.values())
+    assert set(lists["methods"]) == set(METHODS)
+    lines = {name: entries for name, entries in lists.items() if name != "methods"}
+    assert all(line for entries in lines.values() for line in entries.values())
     assert main(["methods"]) == 0
     assert "first-hitting" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_says_what_it_is(capsys, name):
+    facts = printed(capsys, "methods", name, "--json")["methods"][name]
+    for key in ("summary", "paper", "equation", "loss", "data"):
+        assert facts[key]
+    family = METHODS[name].family
+    assert set(facts["samplers"]) == {s for s in SAMPLERS if SAMPLERS[s].family == family}
+    assert (Path(partita.__file__).parent.parent / facts["file"]).exists()
+    assert main(["methods", name]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert facts["paper"] in out
+    assert all(option in out for option in facts["options"])
+
+
+def trained(method):
+    """A small model of another method, once for all tests that ask for it."""
+    if not Path(f"runs/corpus-{method}").exists():
+        words = ["train", "corpus.txt", "--method.name", method, "--run.previews", "0"]
+        assert main(words + [word for pair in FLAGS.items() for word in pair]) == 0
+    return f"runs/corpus-{method}"
+
+
+def test_the_report_of_learned_schedules(capsys, tmp_path):
+    model, picture = trained("genmd4"), tmp_path / "new/schedules.png"
+    facts = printed(capsys, "report", model, "--count", "3", "--out", str(picture), "--json")
+    exponents = partita.load(model).method.exponents.detach().sort().values.tolist()
+    assert [row["exponent"] for row in facts["smallest"]] == pytest.approx(exponents[:3])
+    assert [row["exponent"] for row in facts["largest"]] == pytest.approx(exponents[:-4:-1])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["report", model, "--out", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "smallest w" in out
+    assert f"Wrote {picture}" in out
+
+
+def test_the_report_of_sums_of_scores(capsys, tmp_path):
+    model, picture = trained("sedd"), tmp_path / "sums.png"
+    words = ["report", model, "corpus.txt", "--limit", "480", "--out", str(picture)]
+    rows = printed(capsys, *words, "--json")["consistency"]
+    loaded = partita.load(model)
+    text = Path("corpus.txt").read_text()
+    tokens, real = windows(loaded.tokenizer.encode(text)[:480], loaded.length)
+    expected = score_consistency(loaded.method, tokens, valid=real)
+    assert [row["mean"] for row in rows] == pytest.approx([row.mean for row in expected])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(words) == 0
+    assert "alpha / (1 - alpha)" in capsys.readouterr().out
 
 
 def test_an_exported_model_is_the_model(capsys, tmp_path):

@@ -75,7 +75,7 @@ def run(words):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Files of every bad kind, and three small models: masked, of characters, autoregressive."""
+    """Files of every bad kind, and small models: masked, of characters, of other methods."""
     folder = tmp_path_factory.mktemp("place")
     before = Path.cwd()
     os.chdir(folder)
@@ -83,7 +83,8 @@ def place(tmp_path_factory):
         for name, content in FILES.items():
             Path(name).write_bytes(content)
         Path("hollow").mkdir()
-        kinds = {"mdlm": "", "chars": "--tokenizer.name characters", "ar": "--method.name ar"}
+        kinds = {"mdlm": "", "chars": "--tokenizer.name characters"}
+        kinds |= {name: f"--method.name {name}" for name in ("ar", "genmd4", "sedd")}
         for name, more in kinds.items():
             assert run(f"{TRAIN} --out {name} {more}") == 0
     finally:
@@ -339,10 +340,32 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm ar": "'ar': is one word too many; partita info --help",
         "mdlm --jsn": "--jsn: unknown option; did you mean --json?",
     },
+    "report": {
+        "": "model: must be given; partita report --help",
+        "nowhere": "model: nowhere does not exist",
+        "hollow": "model: hollow holds neither a model",
+        "weights.pt": "model: weights.pt is no folder of safetensors and JSON; pickled",
+        "mdlm": "model: mdlm has nothing to report; genmd4 and sedd have",
+        "sedd": "file: sedd's report needs a text to mask; give one",
+        "sedd nowhere.txt": "file: nowhere.txt does not exist",
+        "sedd empty.txt": "file: empty.txt holds no text",
+        "sedd binary.txt": "file: binary.txt is a binary file; give text",
+        "sedd notes.txt more": "'more': is one word too many; partita report --help",
+        "sedd notes.txt --limit 0": "--limit: must be at least 1, got 0",
+        "sedd notes.txt --seed -1": "--seed: must be at least 0, got -1",
+        "sedd notes.txt --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+        "sedd notes.txt --out notes.txt/a.png": "--out: notes.txt is no folder; choose another ",
+        "genmd4 notes.txt": "file: genmd4's schedules need no text; leave it out",
+        "genmd4 --count 0": "--count: must be at least 1, got 0",
+        "genmd4 --count few": "--count: must be a whole number, got 'few'",
+        "genmd4 --out hollow": "--out: hollow is a folder",
+        "genmd4 --out ''": "--out: . is a folder; name a file",
+    },
     "methods": {
-        "mdlm": "'mdlm': is one word too many; partita methods --help",
+        "mdml": "method: unknown name 'mdml'; did you mean 'mdlm'? known: ar, ",
+        "mdlm ar": "'ar': is one word too many; partita methods --help",
         "--jsn": "--jsn: unknown option; did you mean --json?",
-        "--json maybe": "--json: must be true or false, got 'maybe'",
+        "--json maybe": "method: unknown name 'maybe'; known: ar, ",
     },
     "export": {
         "": "model, out: must be given; partita export --help",
@@ -400,6 +423,21 @@ CORPORA = {
     "short.txt": "data.path: short.txt has 5 tokens to train on, a row takes 8; give more text",
     "notes.txt more.txt": "'more.txt': is one word too many; partita train --help",
 }
+OPTIONS = {  # of d3pm: what is wrong with method.options, and the message after that
+    ".transition own": ".transition: unknown name 'own'; known: absorbing, gaussian, uniform",
+    ".transition 3": ".transition: must be text, got 3",
+    ".steps 0": ".steps: must be at least 1, got 0",
+    ".steps 2.5": ".steps: must be a whole number or null, got 2.5",
+    ".betas square": ".betas: unknown name 'square'; did you mean 'cosine-squared'? known: ",
+    ".betas_options 5": ".betas_options: must be keys and values, such as {steps: 64} or null, got",
+    ".betas_options '{end: 1.0}'": ".betas: 'mutual-information' does not take 'end'; it takes: no",
+    ".betas_options '{end: x}'": ".betas_options: must be keys and values, such as ",
+    ".betas linear --method.options.betas_options '{end: -3}'": ".betas_options.end: must be at l",
+    ".hybrid -1": ".hybrid: must be at least 0, got -1",
+    ".last_step none": ".last_step: unknown name 'none'; known: posterior, prediction",
+    ".transition gaussian --method.options.steps 1000000": ".transition: 1000000 dense matrices of",
+    ".name x": ".name: d3pm has no such choice; it takes: transition, betas, betas_options, steps",
+}
 RECIPES = {
     "--network.length 9999": "network.length: 1283 tokens do not fill one row of 9999; give more",
     "--network.length 9999 --data.cache new": "data.path: notes.txt has 1283 tokens to train on, ",
@@ -451,7 +489,29 @@ RECIPES = {
     "--method.law_options.steps 4": "method.law: 'subset' does not take 'steps'; it takes: no",
     "--method.conditioning heat": "method.conditioning: unknown name 'heat'; known: none, ",
     "--method.conditioning time": "method.law: Subset hides tokens without a time",
-    "--method.name ar --method.law subset": "method.name: ar has no law; leave it out",
+    "--method.name ar --method.law subset": "method.law: ar has no such choice; leave it out",
+    "--method.name d3pm --method.schedule cosine": "method.schedule: d3pm has no such choice; le",
+    "--method.name d3pm --sampling.sampler ancestral": (
+        "sampling.sampler: 'ancestral' does not fit a chain model; these do: reverse"
+    ),
+    "--method.name sedd --method.schedule linear": "method.schedule: ends at alpha = 0, where ",
+    "--method.name sedd --method.options.graph ring": "method.options.graph: unknown name 'ring'",
+    "--method.name sedd --method.law subset": "method.law: sedd has no such choice; leave it out",
+    "--method.name sedd --sampling.sampler reverse": (
+        "sampling.sampler: 'reverse' does not fit a score model; these do: analytic, tau-leaping"
+    ),
+    "--method.name genmd4 --method.schedule_options.exponent 0": (
+        "method.schedule_options.exponent: must be a positive, finite number, got 0"
+    ),
+    "--method.name genmd4 --method.schedule_options.speed 1": "method.schedule: genmd4's take exp",
+    "--method.name genmd4 --method.conditioning none": "method.conditioning: genmd4 has no such ",
+    "--method.name genmd4 --network.decoder.depth 1": f"network.decoder.depth: is 1, {NO_DECODER}",
+    "--method.name ddpm --method.options.steps 1": "method.options.steps: must be at least 2, got",
+    "--method.name ddpm --method.options.dimensions 0": "method.options.dimensions: must be at le",
+    "--method.name ddpm --method.options.learned maybe": "method.options.learned: must be true or",
+    "--method.name ddpm --method.schedule square": "method.schedule: unknown name 'square'; did ",
+    "--method.options.steps 4": "method.options.steps: mdlm has no such choice; it takes: none",
+    "--method.options 4": "method.options: must be keys and values, such as ",
     "--training.steps 0": "training.steps: must be at least 1, got 0",
     "--training.steps many": "training.steps: must be a whole number or null, got 'many'",
     "--training.steps 99999999999999999999": "training.steps: must be at most ",
@@ -534,6 +594,9 @@ RECIPES = {
     "--config range.yaml": "training.clip: must be a positive number, got -3.0 (in range.yaml)",
     "--config=range.yaml": "training.clip: must be a positive number, got -3.0 (in range.yaml)",
     "--config endless.yaml": "training.steps, training.seconds: both say how long the run is",
+} | {
+    f"--method.name d3pm --method.options{key}": f"method.options{text}"
+    for key, text in OPTIONS.items()
 }
 TABLE["train"] = {f"{words} {SIZES} {PACE}": text for words, text in CORPORA.items()} | {
     f"notes.txt {SIZES} {PACE} {words}": text for words, text in RECIPES.items()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import NoneType
+from typing import get_args, get_origin
 
 MOST = 1 << 48  # larger than any size, count or number of steps that a machine can do
 MOST_SEEDS = (1 << 64) - 1
@@ -66,3 +68,32 @@ def require(condition: bool, argument: str, problem: str, remedy: str = "") -> N
     """Raise an `InputError` unless the condition holds."""
     if not condition:
         raise InputError(argument, problem, remedy)
+
+
+def described(kind: object) -> str:
+    """A type in words."""
+    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    if kind is NoneType:
+        return "null"
+    if kind in known:
+        return known[kind]
+    if get_origin(kind) is dict:
+        return "keys and values, such as {steps: 64}"
+    if get_origin(kind) is list:
+        return "a list, such as [512,2048]"
+    return " or ".join(map(described, get_args(kind))) or str(kind)
+
+
+def fits(value: object, kind: object) -> bool:
+    """Whether a value read from a recipe is of an annotated type; whole numbers are numbers too."""
+    if kind in (None, NoneType):
+        return value is None
+    if get_origin(kind) is dict:
+        inner = get_args(kind)[1]
+        return isinstance(value, dict) and all(fits(held, inner) for held in value.values())
+    if kind in (int, float):
+        wanted = (int,) if kind is int else (int, float)
+        return isinstance(value, wanted) and not isinstance(value, bool)
+    if isinstance(kind, type):
+        return isinstance(value, kind)
+    return any(fits(value, part) for part in get_args(kind))

@@ -11,13 +11,12 @@ from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, get_loader, set_parsing_settings
 
 from partita.data.reading import reading
-from partita.errors import InputError, require
+from partita.errors import InputError, described, require
 
 T = TypeVar("T")
 Configs = dict[str, Mapping[str, Any]]
@@ -232,18 +231,4 @@ def _wrong_value(parser: ArgumentParser, key: str, text: str) -> InputError:
     kind = getattr(action, "_typehint", None)
     if value is None or kind is None:
         return InputError(name, text, _usage(parser))
-    return InputError(name, f"must be {_described(kind)}, got {reprlib.repr(value[1])}")
-
-
-def _described(kind: object) -> str:
-    """A type in words."""
-    known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    if kind is NoneType:
-        return "null"
-    if kind in known:
-        return known[kind]
-    if get_origin(kind) is dict:
-        return "keys and values, such as {steps: 64}"
-    if get_origin(kind) is list:
-        return "a list, such as [512,2048]"
-    return " or ".join(map(_described, get_args(kind))) or str(kind)
+    return InputError(name, f"must be {described(kind)}, got {reprlib.repr(value[1])}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +68,9 @@ def read_idx(path: Path) -> UInt8[Tensor, "..."]:
         if len(data) < 4 or data[:3] != bytes([0, 0, _IDX_BYTES]):
             raise DamagedError("it does not begin as an IDX file of bytes does")
         start = 4 + 4 * data[3]
+        if len(data) < start:
+            raise DamagedError("it ends within its head")
         sizes = [int(size) for size in np.frombuffer(data[4:start], dtype=">u4")]
-        if len(data) < start or len(data) - start != int(np.prod(sizes, dtype=object)):
+        if len(data) - start != math.prod(sizes):
             raise DamagedError(f"{len(data)} bytes do not fit the sizes {sizes}")
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).copy()).view(sizes)

@@ -129,6 +129,7 @@ def consistency_table(rows: Sequence[Consistency]) -> str:
 def plot_consistency(rows: Sequence[Consistency], path: Path) -> None:
     """Sum of scores over its target against the time, as a PNG; a consistent model stays at 1."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter, MaxNLocator, NullLocator
 
     require(len(rows) > 0, "rows", "is empty")
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -140,6 +141,9 @@ def plot_consistency(rows: Sequence[Consistency], path: Path) -> None:
     axes.plot(times, [row.mean for row in rows], marker="o", markersize=3, label="mean")
     axes.axhline(1, color="grey", linestyle=":", label="any law")
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(MaxNLocator(8))  # the range is far less than a power of ten
+    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("t")
     axes.set_ylabel("sum of scores / (alpha / (1 - alpha))")
     axes.grid(alpha=0.3)

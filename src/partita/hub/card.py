@@ -8,6 +8,13 @@ from partita.methods import METHODS
 from partita.networks.options import decoder_sizes
 from partita.recipe import Recipe
 
+_TAGS = {
+    "masked": "masked-diffusion",
+    "causal": "autoregressive",
+    "chain": "discrete-diffusion",
+    "score": "discrete-diffusion",
+    "gaussian": "gaussian-diffusion",
+}
 _INFILL = '\nprint(model.infill("The capital of ____ is Paris."))'
 
 
@@ -26,12 +33,13 @@ def model_card(
         "steps": provenance.get("step", "unknown"),
         "validation": provenance.get("validation", "not measured"),
     }
+    about = getattr(METHODS[recipe.method.name], "about", None)
+    facts |= {"paper": about.paper} if about else {}
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())
-    masked = family == "masked"
     return f"""---
 library_name: partita
 tags:
-- {"masked-diffusion" if masked else "autoregressive"}
+- {_TAGS.get(family, family)}
 - {recipe.method.name}
 ---
 
@@ -45,7 +53,7 @@ tags:
 import partita
 
 model = partita.load("THIS FOLDER OR HUB ID")
-print(model.sample(2)){_INFILL if masked else ""}
+print(model.sample(2)){"" if family == "causal" else _INFILL}
 ```
 
 The folder holds safetensors and JSON alone; loading it runs no code. The full recipe is in

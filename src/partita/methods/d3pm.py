@@ -150,9 +150,6 @@ class D3PM(nn.Module):
         last_step: str = "posterior",
     ) -> D3PM:
         """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
-        options = {} if betas_options is None else betas_options
-        keys = isinstance(options, dict)
-        require(keys, "betas_options", f"must be keys and values, got {options!r}", "as {end: 0.1}")
         config = TransformerConfig(
             **vars(network), vocab_size=tokens + 1, output_size=tokens, time=True
         )
@@ -163,7 +160,7 @@ class D3PM(nn.Module):
             steps=steps,
             hybrid=hybrid,
             last_step=last_step,
-            **options,
+            **(betas_options or {}),
         )
 
     @property

@@ -75,7 +75,6 @@ class EmbeddingDDPM(nn.Module):
             f"{type(network).__name__} does not read vectors",
             "use VectorTransformer",
         )
-        require(isinstance(learned, bool), "learned", f"must be true or false, got {learned!r}")
         self.network = network
         self.process = make_process(schedule, steps)
         self.embed = nn.Embedding(network.config.outputs, network.dimensions)

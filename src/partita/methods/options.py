@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import nn
 
-from partita.errors import InputError, naming, require
+from partita.errors import InputError, described, fits, naming, require
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import LAWS
@@ -66,8 +66,12 @@ class MethodOptions:
         problem, takes = f"{self.name} has no such choice", f"it takes: {', '.join(own) or 'none'}"
         for key in given:
             require(key in known, f"method.{key}", problem, "leave it out")
-        for key in self.options:
+        kinds = get_type_hints(METHODS[self.name].build)  # type: ignore[attr-defined]
+        for key, value in self.options.items():
             require(key in own, f"method.options.{key}", problem, takes)
+            wrong = f"must be {described(kinds.get(key))}, got {value!r}"
+            right = key not in kinds or fits(value, kinds[key])
+            require(right, f"method.options.{key}", wrong)
         return given | self.options
 
     def _names(self) -> dict[str, str]:
@@ -76,7 +80,8 @@ class MethodOptions:
         options = "schedule_options"
         schedule = {f"schedule.{key}": f"method.{options}.{key}" for key in self.schedule_options}
         keys = {key: f"method.{key}" for key in ("schedule", "law", "conditioning")}
-        more = {key: f"method.options.{key}" for key in own_options(self.name)}
+        own = own_options(self.name) if self.name in METHODS else {}
+        more = {key: f"method.options.{key}" for key in own}
         for name, value in self.options.items():  # betas_options.end is betas.end to its owner
             if name.endswith("_options") and isinstance(value, dict):
                 owner = name.removesuffix("_options")
