@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     MASK = 4  # training and evaluation masks
     DATA = 5  # the order of training examples
     STATE = 6  # the Gaussian noise of a reverse process
+    INSERT = 7  # how many masks a gap receives, and when tokens disappear
 
 
 def _multiply(a: Tensor, constant: int) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from partita.methods.base import METHODS, Denoiser, Loss
 from partita.methods.d3pm import D3PM
 from partita.methods.ddpm import DDPM
 from partita.methods.diffusion_lm import EmbeddingDDPM
+from partita.methods.flexmdm import FlexMDM
 from partita.methods.genmd4 import GenMD4
 from partita.methods.md4 import MD4
 from partita.methods.mdlm import MDLM
@@ -23,6 +24,7 @@ __all__ = [
     "ComplementaryMDLM",
     "Denoiser",
     "EmbeddingDDPM",
+    "FlexMDM",
     "GenMD4",
     "Loss",
     "UniformSEDD",

@@ -1,7 +1,16 @@
 """Samplers: plain functions that turn a trained model into samples, one step at a time."""
 
 from partita.categorical import Decoding, sample_categorical
-from partita.samplers import autoregressive, blocks, chain, confidence, gaussian, planned, score
+from partita.samplers import (
+    autoregressive,
+    blocks,
+    chain,
+    confidence,
+    gaussian,
+    insertion,
+    planned,
+    score,
+)
 from partita.samplers.base import SAMPLERS, Callback, Session, Step
 from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.front import sample
@@ -21,6 +30,7 @@ __all__ = [
     "chain",
     "confidence",
     "gaussian",
+    "insertion",
     "planned",
     "sample",
     "sample_categorical",

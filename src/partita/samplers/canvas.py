@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int64
@@ -13,10 +13,15 @@ from partita.errors import require
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens [B, L], and which of them are known. What stands at unknown ones does not matter."""
+    """Tokens [B, L], and which of them are known. What stands at unknown ones does not matter.
+
+    For models of flexible length, `open` [B, L + 1] says in which gaps more tokens may come: gap i
+    is before token i, the last one at the end. Without it there are none.
+    """
 
     tokens: Tensor
     known: Tensor
+    open: Tensor | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -31,6 +36,12 @@ class Prompt:
             "tokens and known must both be [samples, length], "
             f"got {list(self.tokens.shape)} and {list(self.known.shape)}",
         )
+        gaps = (self.tokens.shape[0], self.tokens.shape[1] + 1)
+        require(
+            self.open is None or (self.open.shape == gaps and self.open.dtype == torch.bool),
+            "prompt",
+            "open must be bool and [samples, length + 1], one for each gap",
+        )
         require(
             self.tokens.dtype == torch.int64 and self.known.dtype == torch.bool,
             "prompt",
@@ -39,7 +50,13 @@ class Prompt:
 
     def to(self, device: torch.device) -> Prompt:
         """The same on another device."""
-        return Prompt(self.tokens.to(device), self.known.to(device))
+        opened = None if self.open is None else self.open.to(device)
+        return Prompt(self.tokens.to(device), self.known.to(device), opened)
+
+    def expand(self, count: int) -> Prompt:
+        """One row, so many times."""
+        opened = None if self.open is None else self.open.expand(count, -1)
+        return Prompt(self.tokens.expand(count, -1), self.known.expand(count, -1), opened)
 
 
 @dataclass
@@ -49,6 +66,12 @@ class Canvas:
     tokens: Int64[Tensor, "B L"]
     revealed: Bool[Tensor, "B L"]
     wanted: Bool[Tensor, "B L"]
+    open: Bool[Tensor, "B L+1"] | None = None
+    """Gaps in which texts of flexible length may grow."""
+    lengths: Int64[Tensor, "B"] | None = None
+    """Where rows end, if not all at the same place."""
+    longest: int | None = None
+    """What texts of flexible length may grow to."""
 
     @staticmethod
     def blank(batch: int, length: int, mask_id: int, device: torch.device | str = "cpu") -> Canvas:
@@ -61,7 +84,7 @@ class Canvas:
     def from_prompt(prompt: Prompt, mask_id: int) -> Canvas:
         """Known tokens in place, masks elsewhere."""
         tokens = torch.where(prompt.known, prompt.tokens, mask_id)
-        return Canvas(tokens, prompt.known.clone(), ~prompt.known)
+        return Canvas(tokens, prompt.known.clone(), ~prompt.known, prompt.open)
 
     @property
     def batch(self) -> int:
@@ -74,7 +97,19 @@ class Canvas:
 
     def copy(self) -> Canvas:
         """A canvas that stays as it is."""
-        return Canvas(self.tokens.clone(), self.revealed.clone(), self.wanted.clone())
+        return replace(
+            self,
+            tokens=self.tokens.clone(),
+            revealed=self.revealed.clone(),
+            wanted=self.wanted.clone(),
+        )
+
+    def open_gaps(self) -> Bool[Tensor, "B L+1"]:
+        """Where a text may grow: nowhere unless told."""
+        if self.open is not None:
+            return self.open.clone()
+        shape = (self.tokens.shape[0], self.tokens.shape[1] + 1)
+        return torch.zeros(shape, dtype=torch.bool, device=self.tokens.device)
 
     def part(self, rows: Int64[Tensor, "R"], low: int, high: int) -> Canvas:
         """A copy of some rows' positions low..high."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ DEFAULT_SAMPLER = {
     "chain": "reverse",
     "score": "analytic",
     "gaussian": "ddpm",
+    "flexible": "insertion",
 }
 
 
@@ -125,6 +127,8 @@ def _canvas(
 ) -> Canvas:
     if count is not None:
         require_int(count, "count")
+    if model.family == "flexible":
+        return _growing(model, count, prompt, length)
     if prompt is None:
         length = model.length if length is None else length
         require_int(length, "length")
@@ -133,6 +137,29 @@ def _canvas(
     require(length is None, "length", "follows from the prompt", "give one of the two")
     _check_prompt(prompt, model)
     _check_length(model, "prompt", prompt.tokens.shape[1], slides)
+    return Canvas.from_prompt(_repeated(prompt, count), model.mask_id)
+
+
+def _growing(model: Model, count: int | None, prompt: Prompt | None, longest: int | None) -> Canvas:
+    """A canvas for texts that grow, up to `longest`: from nothing, or around a prompt."""
+    longest = model.length if longest is None else longest
+    require_int(longest, "length")
+    _check_length(model, "length", longest, slides=False)
+    if prompt is None:
+        canvas = Canvas.blank(count or 1, 0, model.mask_id, _device(model))
+        everywhere = torch.ones(count or 1, 1, dtype=torch.bool, device=canvas.tokens.device)
+        return replace(canvas, open=everywhere, longest=longest)
+    require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
+    check_ids(prompt.tokens[prompt.known], model, "prompt")
+    held = prompt.tokens.shape[1]
+    problem = f"has {held} tokens, but the text may have {longest} at most"
+    require(held <= longest, "prompt", problem, "shorten it")
+    canvas = Canvas.from_prompt(_repeated(prompt, count), model.mask_id)
+    return replace(canvas, longest=longest)
+
+
+def _repeated(prompt: Prompt, count: int | None) -> Prompt:
+    """A row for each sample."""
     rows = prompt.tokens.shape[0]
     require(
         count is None or rows in (1, count),
@@ -140,9 +167,7 @@ def _canvas(
         f"is {count}, but the prompt has {rows} rows",
         "give one row, or as many as samples",
     )
-    if rows == 1 and count is not None:
-        prompt = Prompt(prompt.tokens.expand(count, -1), prompt.known.expand(count, -1))
-    return Canvas.from_prompt(prompt, model.mask_id)
+    return prompt.expand(count) if rows == 1 and count is not None else prompt
 
 
 def _check_prompt(prompt: Prompt, model: Model) -> None:

@@ -1,0 +1,238 @@
+"""FlexMDM: Any-Order Flexible Length Masked Diffusion (Kim et al., 2025).
+
+Masked diffusion in which tokens also disappear, by the process of `processes/insertion.py`. Going
+back, masks are inserted into the text and then revealed, so that texts have any length. A network
+tells both what is hidden and what is missing:
+
+    unmasking posterior      p(x_i | x_t) of the token at a mask i
+    insertion expectation    g_i = E[number of tokens that are missing in gap i | x_t]
+
+They make the rates of the reverse process: at time t, mask i becomes v at the rate w_b(t) p(v), and
+gap i receives a mask at the rate w_a(t) g_i, w = -alpha'/(1 - alpha) of the two schedules a and b.
+The loss is a divergence of rates, with phi(x, y) = y - x + x log(x / y):
+
+    L = E_t [ w_b(t) sum over masks of -log p(x_i)  +  w_a(t) sum over gaps of phi(n_i, g_i) ]
+
+The posteriors depend on t by a(t) alone, so that is what the network is told.
+
+L is no bound yet: phi does not ask which of the n_i tokens comes first. With c(n) of `order_nats`
+for a text of n tokens, L - c(n) >= -log p(text), and for the exact posteriors its mean over the
+data is their entropy. Half of the published choice of heads trains by another term: with
+`gaps="distribution"` the counts are learned by cross-entropy, and g_i is their mean.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.errors import require
+from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.masked_method import TIME_SCALE
+from partita.methods.mdlm import subs
+from partita.networks.flexible import Answer, FlexibleTransformer
+from partita.networks.layouts import DENSE, Layout
+from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.processes.draws import even_times, positive_time
+from partita.processes.insertion import Interpolant, State, bregman, order_nats
+from partita.ragged import Ragged
+from partita.randomness import Noise, Purpose
+from partita.schedules import Schedule, make_schedule
+
+LEAST = 1e-6  # tokens that are expected in a gap, so that phi stays finite
+
+
+class Terms(NamedTuple):
+    """The loss of a state: nats of each mask, and of each gap, before their weights."""
+
+    masks: Float[Tensor, "M"]
+    gaps: Float[Tensor, "G"]
+    counts: Float[Tensor, "G"] | None
+    """Cross-entropy of the counts, where the network has a distribution of them."""
+
+
+@METHODS.register("flexmdm")
+class FlexMDM(nn.Module):
+    """A network that predicts hidden and missing tokens, and the schedules by which they go."""
+
+    about = About(
+        paper="Any-Order Flexible Length Masked Diffusion (Kim et al., 2025)",
+        equation="L_unmask + L_insert",
+        loss="cross-entropy of masks and divergence of insertion rates, weighed to a bound",
+    )
+    family: str = "flexible"
+    default_rows: str = "padded"
+    reads_padding: bool = False
+
+    def __init__(
+        self,
+        network: FlexibleTransformer,
+        *,
+        schedule: str | Schedule = "linear",
+        insertion: str | Schedule | None = None,
+    ) -> None:
+        """`schedule` is that of unmasking (b), `insertion` (a) is the same unless given."""
+        super().__init__()
+        fits = isinstance(network, FlexibleTransformer)
+        problem = f"{type(network).__name__} does not tell what is missing"
+        require(fits, "network", problem, "use FlexibleTransformer")
+        self.network = network
+        unmasking = make_schedule(schedule)
+        inserting = unmasking if insertion is None else make_schedule(insertion)
+        self.process = Interpolant(inserting, unmasking)
+        self.order_nats = order_nats(self.length)
+
+    @classmethod
+    def build(
+        cls,
+        network: TransformerOptions,
+        tokens: int,
+        *,
+        schedule: str | None = None,
+        schedule_options: dict[str, float] | None = None,
+        insertion: str | None = None,
+        gaps: str = "expectation",
+    ) -> FlexMDM:
+        """The method over a new network for ids 0..tokens-1, a mask and an end marker."""
+        config = TransformerConfig(
+            **vars(network), vocab_size=tokens + 2, output_size=tokens, time=True
+        )
+        chosen = make_schedule(schedule or "linear", **(schedule_options or {}))
+        return cls(FlexibleTransformer(config, gaps), schedule=chosen, insertion=insertion)
+
+    @property
+    def length(self) -> int:
+        """Longest text."""
+        return self.network.config.length
+
+    @property
+    def vocab_size(self) -> int:
+        return self.network.config.vocab_size
+
+    @property
+    def mask_id(self) -> int:
+        return self.network.mask_id
+
+    @property
+    def end_id(self) -> int:
+        """What fills up rows of texts that are shorter than others."""
+        return self.network.end_id
+
+    def ask(
+        self,
+        text: Ragged,
+        t: Float[Tensor, "B"],
+        queries: Int64[Tensor, "M"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> tuple[Float[Tensor, "M V"], Answer]:
+        """log p(x_i | x_t) at some places of the packed text, and the network's answer."""
+        told = (TIME_SCALE * self.process.insertion.alpha(t.double())).float()
+        answer = self.network(text, queries=queries, scalar=told, label=label)
+        return subs(answer.logits, self.mask_id)[:, : self.mask_id], answer
+
+    # The loss ------------------------------------------------------------------------------------
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+        kept: Bool[Tensor, "B L"] | None = None,
+    ) -> Loss:
+        """A time for each row, a state at that time, and the loss of it.
+
+        Rows are whole texts, filled up on the right with what is not `valid`; an empty one is a
+        text too. `kept` marks tokens of prompts, which neither disappear nor are hidden.
+        """
+        problem = "documents that share a row have no ends of their own"
+        require(layout is DENSE, "layout", problem, "give each a row: --data.rows padded")
+        _check(tokens, self, valid)
+        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        t = positive_time(even_times(noise, step, batch or len(tokens)))
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        u_gone = noise.uniform(Purpose.INSERT, step, positions)
+        u_mask = noise.uniform(Purpose.MASK, step, positions)
+        gone, masked = self.process.times(u_gone, u_mask)
+        state = self.process.state(tokens, real, t, gone, masked, self.mask_id, kept)
+        return self.loss_under(tokens, state, t, real, label)
+
+    def loss_under(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        state: State,
+        t: Float[Tensor, "B"],
+        valid: Bool[Tensor, "B L"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Loss:
+        """The loss of states that are already drawn. `per_token` sums to the bound of each row.
+
+        The nats of a mask are at its token, those of a gap at the token after it (the last one's
+        at the last token, from which the nats of the order are taken too).
+        """
+        queries = state.hidden.nonzero()[:, 0]
+        log_probs, answer = self.ask(state.text, t, queries, label)
+        place = state.text.rows[queries], state.source[queries]
+        terms = self.terms(log_probs, tokens[place], state, answer)
+        weight_b, weight_a = (
+            schedule.weight(t.double()).to(terms.gaps.dtype)[:, None]
+            for schedule in (self.process.unmasking, self.process.insertion)
+        )
+        size = valid.sum(-1)
+        last = torch.arange(len(tokens), device=tokens.device), (size - 1).clamp(min=0)
+        gap_place = self._gap_places(state, last[1])
+        empty = terms.gaps.new_zeros(tokens.shape)
+        masks, gaps = empty.index_put(place, terms.masks), _added(empty, gap_place, terms.gaps)
+        order = _added(empty, last, self.order_nats.to(size.device)[size].to(empty.dtype))
+        per_token = weight_b * masks + weight_a * gaps - order
+        objective = per_token.sum()
+        if terms.counts is not None:  # the counts' own loss takes the place of phi
+            counts = _added(empty, gap_place, terms.counts)
+            objective = objective + (weight_a * (counts - gaps)).sum()
+        count = valid.sum().clamp(min=1)
+        hidden = torch.zeros_like(valid).index_put(place, torch.ones_like(queries).bool())
+        return Loss(objective / count, per_token, masks, hidden, count)
+
+    def terms(
+        self,
+        log_probs: Float[Tensor, "M V"],
+        target: Int64[Tensor, "M"],
+        state: State,
+        answer: Answer,
+    ) -> Terms:
+        """Cross-entropies of the masks, divergences of the gaps."""
+        masks = -log_probs.gather(-1, target[:, None])[:, 0]
+        gaps = bregman(state.gaps.to(answer.gaps.dtype), answer.gaps.clamp(min=LEAST))
+        if answer.counts is None:
+            return Terms(masks, gaps, None)
+        largest = answer.counts.shape[-1] - 1
+        return Terms(
+            masks,
+            gaps,
+            F.cross_entropy(answer.counts, state.gaps.clamp(max=largest), reduction="none"),
+        )
+
+    @staticmethod
+    def _gap_places(state: State, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the nats of each gap are written: at the token after it, or at the last one."""
+        ended, at, ends = state.text.with_ends(0)
+        columns = torch.zeros_like(ended.tokens).index_copy(0, at, state.source)
+        return ended.rows, columns.index_copy(0, ends, last)
+
+
+def _added(empty: Tensor, place: tuple[Tensor, Tensor], values: Tensor) -> Tensor:
+    return empty.index_put(place, values, accumulate=True)
+
+
+def _check(tokens: Tensor, model: FlexMDM, valid: Tensor | None) -> None:
+    """As for any method, but a text may be empty."""
+    if valid is None or bool(valid.any()) or tokens.is_cuda:
+        check_tokens(tokens, model, valid)

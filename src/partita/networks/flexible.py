@@ -1,0 +1,117 @@
+"""The network of FlexMDM: a transformer over packed texts, with a second head for what is missing.
+
+Every text is read with an end marker after it. The first head has logits of clean tokens, as any
+network has; the second, read at every token and at the end, tells how many tokens are missing
+before that place:
+
+    expectation     one number, softplus(...) times the longest length
+    distribution    logits over the counts 0..longest
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.errors import require
+from partita.networks.layers import NORMS, modulate, zero_linear
+from partita.networks.layouts import Segments
+from partita.networks.options import TransformerConfig
+from partita.networks.transformer import Transformer
+from partita.ragged import Ragged
+
+HEADS = ("expectation", "distribution")
+
+
+class Answer(NamedTuple):
+    """What the network says of a state."""
+
+    logits: Float[Tensor, "M V"]
+    """Of clean tokens, at the places that were asked for."""
+    gaps: Float[Tensor, "G"]
+    """How many tokens are expected to be missing in each gap, packed as in `Ragged.with_ends`."""
+    counts: Float[Tensor, "G counts"] | None
+    """Logits over the numbers of missing tokens; None for a head that has the expectation alone."""
+
+
+class GapHead(nn.Module):
+    """Hidden states to the number of tokens that are missing before each place."""
+
+    def __init__(self, config: TransformerConfig, kind: str) -> None:
+        super().__init__()
+        width = config.width
+        self.kind, self.longest = kind, config.length
+        self.norm = NORMS[config.norm](width)
+        self.modulation = zero_linear(config.condition_width, 2 * width)
+        if kind == "expectation":
+            self.inner, self.out = nn.Linear(width, width), nn.Linear(width, 1)
+            # At the start one token is expected in every gap, not as many as a text can have.
+            nn.init.zeros_(self.out.weight)
+            nn.init.constant_(self.out.bias, _inverse_softplus(1 / config.length))
+        else:
+            self.out = zero_linear(width, config.length + 1)
+
+    def forward(
+        self, hidden: Float[Tensor, "G W"], condition: Float[Tensor, "G C"]
+    ) -> tuple[Float[Tensor, "G"], Float[Tensor, "G counts"] | None]:
+        """Expectations, and the logits of the counts if there are any; in float32 or better."""
+        shift, scale = self.modulation(condition).chunk(2, -1)
+        read = modulate(self.norm(hidden), shift, scale)
+        if self.kind == "expectation":
+            number = self.out(F.gelu(self.inner(read)))[..., 0]
+            return F.softplus(_wide(number)) * self.longest, None
+        logits = _wide(self.out(read))
+        sizes = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
+        return (logits.softmax(-1) * sizes).sum(-1), logits
+
+
+class FlexibleTransformer(Transformer):
+    """Texts of any length to logits of their masks and expectations of their gaps.
+
+    The last two ids are the mask and the end marker.
+    """
+
+    def __init__(self, config: TransformerConfig, gaps: str = "expectation") -> None:
+        problem, known = f"unknown name {gaps!r}", f"known: {', '.join(HEADS)}"
+        require(gaps in HEADS, "gaps", problem, known)
+        require(config.time, "network", "is not told the time", "use TransformerConfig(time=True)")
+        require(config.vocab_size > 2, "network", "needs ids for tokens, a mask and an end marker")
+        super().__init__(config)
+        self.gap_head = GapHead(config, gaps)
+
+    @property
+    def mask_id(self) -> int:
+        return self.config.vocab_size - 2
+
+    @property
+    def end_id(self) -> int:
+        return self.config.vocab_size - 1
+
+    def forward(  # type: ignore[override]
+        self,
+        text: Ragged,
+        *,
+        queries: Int[Tensor, "M"],
+        scalar: Float[Tensor, "B"],
+        label: Int[Tensor, "B"] | None = None,
+    ) -> Answer:
+        """`queries` are places in the packed text whose clean tokens are asked for."""
+        ended, places, _ = text.with_ends(self.end_id)
+        layout = Segments.of_lengths(ended.lengths)
+        hidden, condition = self._trunk(ended.tokens, scalar, label, layout, None, None)
+        assert condition is not None, "the network is told the time"
+        asked = places[queries]
+        logits = self._project(hidden[asked], condition[asked])
+        return Answer(logits, *self.gap_head(hidden, condition))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _inverse_softplus(y: float) -> float:
+    return float(torch.tensor(y, dtype=torch.float64).expm1().log())
