@@ -16,9 +16,10 @@ The loss is a divergence of rates, with phi(x, y) = y - x + x log(x / y):
 The posteriors depend on t by a(t) alone, so that is what the network is told.
 
 L is no bound yet: phi does not ask which of the n_i tokens comes first. With c(n) of `order_nats`
-for a text of n tokens, L - c(n) >= -log p(text), and for the exact posteriors its mean over the
-data is their entropy. Half of the published choice of heads trains by another term: with
-`gaps="distribution"` the counts are learned by cross-entropy, and g_i is their mean.
+for a text of n tokens, L - c(n) >= -log p(text), and both are the same for the exact posteriors. A
+prompt's tokens cut a text into runs, and every run has its own c. The other one of the published
+heads trains by another term: with `gaps="distribution"` the counts are learned by cross-entropy,
+and g_i is their mean.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,12 +39,15 @@ from partita.networks.flexible import Answer, FlexibleTransformer
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.processes.draws import even_times, positive_time
-from partita.processes.insertion import Interpolant, State, bregman, order_nats
+from partita.processes.insertion import Interpolant, State, bregman, free_runs, order_nats
 from partita.ragged import Ragged
 from partita.randomness import Noise, Purpose
 from partita.schedules import Schedule, make_schedule
 
-LEAST = 1e-6  # tokens that are expected in a gap, so that phi stays finite
+# Tokens that are expected in a gap, so that phi stays finite. A full text has its gaps for all t,
+# so that the least costs this times the integral of the weight (some 40), for each of them; and
+# below it there is no gradient.
+LEAST = 1e-12
 
 
 class Terms(NamedTuple):
@@ -132,7 +136,9 @@ class FlexMDM(nn.Module):
         """log p(x_i | x_t) at some places of the packed text, and the network's answer."""
         told = (TIME_SCALE * self.process.insertion.alpha(t.double())).float()
         answer = self.network(text, queries=queries, scalar=told, label=label)
-        return subs(answer.logits, self.mask_id)[:, : self.mask_id], answer
+        # The loss and the samplers see the same model: tokens alone, and the least of every gap.
+        log_probs = subs(answer.logits[:, : self.mask_id], self.mask_id)
+        return log_probs, answer._replace(gaps=answer.gaps.clamp(min=LEAST))
 
     # The loss ------------------------------------------------------------------------------------
 
@@ -163,7 +169,7 @@ class FlexMDM(nn.Module):
         u_mask = noise.uniform(Purpose.MASK, step, positions)
         gone, masked = self.process.times(u_gone, u_mask)
         state = self.process.state(tokens, real, t, gone, masked, self.mask_id, kept)
-        return self.loss_under(tokens, state, t, real, label)
+        return self.loss_under(tokens, state, t, real, label, kept)
 
     def loss_under(
         self,
@@ -172,11 +178,13 @@ class FlexMDM(nn.Module):
         t: Float[Tensor, "B"],
         valid: Bool[Tensor, "B L"],
         label: Int64[Tensor, "B"] | None = None,
+        kept: Bool[Tensor, "B L"] | None = None,
     ) -> Loss:
         """The loss of states that are already drawn. `per_token` sums to the bound of each row.
 
         The nats of a mask are at its token, those of a gap at the token after it (the last one's
-        at the last token, from which the nats of the order are taken too).
+        at the last token, from which the nats of the order are taken too). An empty text's are in
+        its first column.
         """
         queries = state.hidden.nonzero()[:, 0]
         log_probs, answer = self.ask(state.text, t, queries, label)
@@ -186,12 +194,11 @@ class FlexMDM(nn.Module):
             schedule.weight(t.double()).to(terms.gaps.dtype)[:, None]
             for schedule in (self.process.unmasking, self.process.insertion)
         )
-        size = valid.sum(-1)
-        last = torch.arange(len(tokens), device=tokens.device), (size - 1).clamp(min=0)
+        last = torch.arange(len(tokens), device=tokens.device), valid.cumsum(-1).argmax(-1)
         gap_place = self._gap_places(state, last[1])
         empty = terms.gaps.new_zeros(tokens.shape)
         masks, gaps = empty.index_put(place, terms.masks), _added(empty, gap_place, terms.gaps)
-        order = _added(empty, last, self.order_nats.to(size.device)[size].to(empty.dtype))
+        order = _added(empty, last, self._order(valid, kept).to(empty.dtype))
         per_token = weight_b * masks + weight_a * gaps - order
         objective = per_token.sum()
         if terms.counts is not None:  # the counts' own loss takes the place of phi
@@ -210,7 +217,7 @@ class FlexMDM(nn.Module):
     ) -> Terms:
         """Cross-entropies of the masks, divergences of the gaps."""
         masks = -log_probs.gather(-1, target[:, None])[:, 0]
-        gaps = bregman(state.gaps.to(answer.gaps.dtype), answer.gaps.clamp(min=LEAST))
+        gaps = bregman(state.gaps.to(answer.gaps.dtype), answer.gaps)
         if answer.counts is None:
             return Terms(masks, gaps, None)
         largest = answer.counts.shape[-1] - 1
@@ -219,6 +226,10 @@ class FlexMDM(nn.Module):
             gaps,
             F.cross_entropy(answer.counts, state.gaps.clamp(max=largest), reduction="none"),
         )
+
+    def _order(self, valid: Tensor, kept: Tensor | None) -> Float64[Tensor, "B"]:
+        """c of all runs of each text."""
+        return self.order_nats.to(valid.device)[free_runs(valid, kept)].sum(-1)
 
     @staticmethod
     def _gap_places(state: State, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,6 +244,14 @@ def _added(empty: Tensor, place: tuple[Tensor, Tensor], values: Tensor) -> Tenso
 
 
 def _check(tokens: Tensor, model: FlexMDM, valid: Tensor | None) -> None:
-    """As for any method, but a text may be empty."""
-    if valid is None or bool(valid.any()) or tokens.is_cuda:
+    """As for any method, but all texts may be empty; and no text holds the end marker."""
+    if tokens.is_cuda:  # looking at the values would wait for the GPU
         check_tokens(tokens, model, valid)
+        return
+    shaped = valid is not None and valid.shape == tokens.shape and tokens.numel() > 0
+    real = tokens if valid is None or not shaped else tokens[valid]
+    if shaped and real.numel() == 0:
+        return
+    check_tokens(tokens, model, valid)
+    problem = f"holds the end marker ({model.end_id}) as if it were a real one"
+    require(not bool((real == model.end_id).any()), "tokens", problem)

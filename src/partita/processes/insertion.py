@@ -40,7 +40,7 @@ class State:
     hidden: Bool[Tensor, "N"]
     """Which of its tokens are masks."""
     source: Int64[Tensor, "N"]
-    """Where each token stands in the whole text."""
+    """The column of the batch that each token comes from."""
     gaps: Int64[Tensor, "G"]
     """How many tokens are missing in each gap."""
 
@@ -77,7 +77,8 @@ class Interpolant:
         there, hidden = there & real, there & ~clean & real
         text = Ragged.of(torch.where(hidden, mask_id, tokens), there)
         places = (real.cumsum(-1) - 1)[there]  # in the text, whatever stands between its tokens
-        return State(text, hidden[there], places, _missing(text, places, real.sum(-1)))
+        gaps = _missing(text, places, real.sum(-1))
+        return State(text, hidden[there], there.nonzero()[:, 1], gaps)
 
 
 def _missing(text: Ragged, places: Tensor, whole: Tensor) -> Int64[Tensor, "G"]:
@@ -91,8 +92,8 @@ def _missing(text: Ragged, places: Tensor, whole: Tensor) -> Int64[Tensor, "G"]:
 
 def bregman(count: Float[Tensor, "*n"], expected: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """phi(x, y) = y - x + x log(x / y): at least 0, and least in the mean where y is that of x."""
-    divergence: Tensor = expected - count + torch.special.xlogy(count, count / expected)
-    return divergence
+    own: Tensor = torch.special.xlogy(count, count)  # a quotient has no gradient at 0
+    return expected - count + own - count * expected.log()
 
 
 def order_nats(longest: int) -> Float[Tensor, "lengths"]:
@@ -108,3 +109,15 @@ def order_nats(longest: int) -> Float[Tensor, "lengths"]:
         nats.append(math.log(n) + 2 * total / n)
         total += nats[-1]
     return torch.tensor(nats, dtype=torch.float64)
+
+
+def free_runs(
+    real: Bool[Tensor, "B L"], kept: Bool[Tensor, "B L"] | None = None
+) -> Int64[Tensor, "B L+1"]:
+    """How many tokens of each text disappear before, between and after the kept ones.
+
+    A gap never reaches across a kept token, so that each run has an order of its own.
+    """
+    held = torch.zeros_like(real) if kept is None else kept & real
+    runs = torch.zeros(len(real), real.shape[1] + 1, dtype=torch.int64, device=real.device)
+    return runs.scatter_add(-1, held.cumsum(-1), (real & ~held).long())

@@ -104,7 +104,7 @@ class Canvas:
             wanted=self.wanted.clone(),
         )
 
-    def open_gaps(self) -> Bool[Tensor, "B L+1"]:
+    def open_gaps(self) -> Bool[Tensor, "B G"]:
         """Where a text may grow: nowhere unless told."""
         if self.open is not None:
             return self.open.clone()

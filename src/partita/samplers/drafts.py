@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from partita.errors import require
 from partita.ragged import Ragged
 from partita.samplers.canvas import Canvas
 
@@ -23,7 +24,7 @@ class Draft:
 
     tokens: Int64[Tensor, "B L"]
     lengths: Int64[Tensor, "B"]
-    open: Bool[Tensor, "B L+1"]
+    open: Bool[Tensor, "B G"]
     """Where masks may be inserted."""
     mask_id: int
     end_id: int
@@ -31,6 +32,9 @@ class Draft:
     @staticmethod
     def of(canvas: Canvas, mask_id: int, end_id: int) -> Draft:
         """A prompt's known tokens, masks for its unknown ones, and its open gaps."""
+        ended = bool((canvas.revealed & (canvas.tokens == end_id)).any())
+        problem = f"holds the end marker ({end_id}) as if it were a real token"
+        require(not ended, "prompt", problem, "end it there")
         batch, width = canvas.tokens.shape
         lengths = torch.full((batch,), width, device=canvas.tokens.device)
         tokens = torch.where(canvas.revealed, canvas.tokens, mask_id)
@@ -47,7 +51,7 @@ class Draft:
         return self.there & (self.tokens == self.mask_id)
 
     @property
-    def insertable(self) -> Bool[Tensor, "B L+1"]:
+    def insertable(self) -> Bool[Tensor, "B G"]:
         """The open gaps of each text."""
         places = torch.arange(self.open.shape[1], device=self.open.device)
         return self.open & (places <= self.lengths[:, None])
@@ -67,7 +71,7 @@ class Draft:
         """Reveal masks."""
         self.tokens = torch.where(places & self.hidden, tokens, self.tokens)
 
-    def insert(self, counts: Int64[Tensor, "B L+1"]) -> Int64[Tensor, "B L+1"]:
+    def insert(self, counts: Int64[Tensor, "B G"]) -> Int64[Tensor, "B G"]:
         """Put so many masks into each gap, and return where old tokens and ends are now.
 
         Around a new mask gaps are open. Counts in closed gaps are left out.
