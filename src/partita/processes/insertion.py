@@ -91,7 +91,9 @@ def _missing(text: Ragged, places: Tensor, whole: Tensor) -> Int64[Tensor, "G"]:
 
 def bregman(count: Float[Tensor, "*n"], expected: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """phi(x, y) = y - x + x log(x / y): at least 0, and least in the mean where y is that of x."""
-    divergence: Tensor = expected - count + torch.special.xlogy(count, count / expected)
+    # 0 log 0 is 0, but its derivative 0/0 is not: a gap that misses nothing has no ratio.
+    ratio = torch.where(count > 0, count / expected, 1)
+    divergence: Tensor = expected - count + torch.special.xlogy(count, ratio)
     return divergence
 
 

@@ -23,7 +23,7 @@ class Draft:
 
     tokens: Int64[Tensor, "B L"]
     lengths: Int64[Tensor, "B"]
-    open: Bool[Tensor, "B L+1"]
+    open: Bool[Tensor, "B G"]
     """Where masks may be inserted."""
     mask_id: int
     end_id: int
@@ -47,7 +47,7 @@ class Draft:
         return self.there & (self.tokens == self.mask_id)
 
     @property
-    def insertable(self) -> Bool[Tensor, "B L+1"]:
+    def insertable(self) -> Bool[Tensor, "B G"]:
         """The open gaps of each text."""
         places = torch.arange(self.open.shape[1], device=self.open.device)
         return self.open & (places <= self.lengths[:, None])
@@ -67,7 +67,7 @@ class Draft:
         """Reveal masks."""
         self.tokens = torch.where(places & self.hidden, tokens, self.tokens)
 
-    def insert(self, counts: Int64[Tensor, "B L+1"]) -> Int64[Tensor, "B L+1"]:
+    def insert(self, counts: Int64[Tensor, "B G"]) -> Int64[Tensor, "B G"]:
         """Put so many masks into each gap, and return where old tokens and ends are now.
 
         Around a new mask gaps are open. Counts in closed gaps are left out.

@@ -79,6 +79,7 @@ class FlexibleModel(Model, Protocol):
 # Rules -------------------------------------------------------------------------------------------
 
 
+@runtime_checkable
 class Rule(Protocol):
     """How likely a step's events are."""
 
