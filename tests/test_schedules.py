@@ -38,6 +38,7 @@ FORMULAS = {
     "linear": lambda t: 1 - t,
     "log-linear": lambda t: 1 - t,
     "polynomial": lambda t: 1 - t**2,
+    "power": lambda t: (1 - t) ** 2,
     "cosine": lambda t: 1 - mpmath.cos(HALF_PI * (1 - t)),
     "half-cosine": lambda t: mpmath.cos(HALF_PI * t),
     "cosine-squared": lambda t: mpmath.cos(HALF_PI * t) ** 2,
@@ -118,6 +119,16 @@ def test_polynomial_exponents(exponent):
     torch.testing.assert_close(schedule.alpha(t), 1 - t**exponent, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("exponent", [1.0, 1.5, 3.7])
+def test_power_exponents(exponent):
+    schedule, t = make_schedule("power", exponent=exponent), torch.linspace(0, 0.99, 50).double()
+    torch.testing.assert_close(schedule.alpha(t), (1 - t) ** exponent)
+    slope = exponent * (1 - t) ** (exponent - 1)
+    torch.testing.assert_close(schedule.derivative(t), -slope)
+    torch.testing.assert_close(schedule.weight(t[1:]), (slope / (1 - (1 - t) ** exponent))[1:])
+    torch.testing.assert_close(schedule.inverse(schedule.alpha(t)), t)
+
+
 @pytest.mark.parametrize("name", list(GRIDS))
 @pytest.mark.parametrize("steps", [1, 3, 64])
 def test_grids_fall_from_one_to_zero(name, steps):
@@ -145,6 +156,7 @@ def test_discretise_takes_the_end_of_the_bin():
         ("cosin", {}, "cosine"),
         ("linear", {"exponent": 2}, "exponent"),
         ("polynomial", {"exponent": -1}, "schedule.exponent"),
+        ("power", {"exponent": 0.5}, "schedule.exponent"),
         ("geometric", {"sigma_min": 3, "sigma_max": 2}, "sigma_min"),
         ("exponential", {"rate": 0}, "schedule.rate"),
     ],

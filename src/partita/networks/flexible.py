@@ -65,8 +65,14 @@ class GapHead(nn.Module):
             number = self.out(F.gelu(self.inner(read)))[..., 0]
             return F.softplus(_wide(number)) * self.longest, None
         logits = _wide(self.out(read))
-        sizes = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
-        return (logits.softmax(-1) * sizes).sum(-1), logits
+        return mean_count(logits), logits
+
+
+def mean_count(logits: Float[Tensor, "*gaps counts"]) -> Float[Tensor, "*gaps"]:
+    """How many tokens are expected, given logits over the counts 0, 1, ..."""
+    sizes = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
+    mean: Tensor = (logits.softmax(-1) * sizes).sum(-1)
+    return mean
 
 
 class FlexibleTransformer(Transformer):

@@ -66,7 +66,7 @@ class Canvas:
     tokens: Int64[Tensor, "B L"]
     revealed: Bool[Tensor, "B L"]
     wanted: Bool[Tensor, "B L"]
-    open: Bool[Tensor, "B L+1"] | None = None
+    open: Bool[Tensor, "B G"] | None = None
     """Gaps in which texts of flexible length may grow."""
     lengths: Int64[Tensor, "B"] | None = None
     """Where rows end, if not all at the same place."""

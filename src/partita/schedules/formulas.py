@@ -4,6 +4,7 @@ name            alpha(t)                                     weight -alpha'/(1 -
 linear          1 - t                                        1 / t
 log-linear      the same function; the literature's name for sigma(t) = -log(1 - t)
 polynomial      1 - t^k                                      k / t
+power           (1 - t)^k                                    k (1 - t)^(k-1) / (1 - (1 - t)^k)
 cosine          1 - cos(pi/2 (1 - t))                        pi/2 cot(pi t/2)
 half-cosine     cos(pi t/2)                                  pi/2 cot(pi t/4)
 cosine-squared  cos(pi t/2)^2                                pi cot(pi t/2)
@@ -88,6 +89,35 @@ class Polynomial(Schedule):
 
     def weight(self, t: Times) -> Times:
         return self.exponent / t
+
+
+@SCHEDULES.register("power")
+@dataclass(frozen=True)
+class Power(Schedule):
+    """alpha = (1 - t)^exponent; from 1 on, so that alpha' stays finite at t = 1."""
+
+    exponent: float = 2.0
+
+    def __post_init__(self) -> None:
+        require_number(self.exponent, "schedule.exponent", 1)
+
+    def _head(self, t: Times) -> Times:
+        return -torch.expm1(self.exponent * torch.log1p(-t))
+
+    def _tail(self, t: Times) -> Times:
+        return (1 - t) ** self.exponent
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        return -torch.expm1(torch.log1p(-hidden) / self.exponent)
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        return 1 - alpha ** (1 / self.exponent)
+
+    def derivative(self, t: Times) -> Times:
+        return -self.exponent * (1 - t) ** (self.exponent - 1)
+
+    def weight(self, t: Times) -> Times:
+        return -self.derivative(t) / self.one_minus_alpha(t)
 
 
 @SCHEDULES.register("cosine")
@@ -248,11 +278,11 @@ class Geometric(_Survival):
     sigma_max: float = 20.0
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.sigma_min < self.sigma_max,
-            "schedule.sigma_min, schedule.sigma_max",
-            f"must satisfy 0 < sigma_min < sigma_max, got {self.sigma_min} and {self.sigma_max}",
+        rising = 0 < self.sigma_min < self.sigma_max
+        problem = (
+            f"must satisfy 0 < sigma_min < sigma_max, got {self.sigma_min} and {self.sigma_max}"
         )
+        require(rising, "schedule.sigma_min, schedule.sigma_max", problem)
 
     @property
     def _log_ratio(self) -> float:

@@ -23,18 +23,27 @@ decoder.group_swap.hidden_to_key_value, output_linear     swap.key_value, swap.o
 decoder.layers.i.{q_norm1,kv_norm1,norm2}.weight          decoder.i.norm_{query,memory,mlp}.weight
 decoder.layers.i.attn_{q,kv,out}.weight                   decoder.i.attention.{query,key_value,out}
 decoder.layers.i.{mlp.{0,2},adaLN_modulation}.*           decoder.i.{mlp.{up,down},modulation}.*
+
+The network of FlexMDM is a DIT with one of two heads for what is missing:
+
+len_pred.{norm,norm_final}.weight     gap_head.norm.weight
+len_pred.{adaLN,adaLN_modulation}.*   gap_head.modulation.*
+len_pred.{proj1,proj2}.*              gap_head.{inner,out}.*, of an expectation
+len_pred.linear.*                     gap_head.out.*, of a distribution
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from partita.errors import InputError, require
 from partita.networks.causal import CausalTransformer
+from partita.networks.flexible import FlexibleTransformer
 from partita.networks.options import DecoderOptions, TransformerConfig
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
@@ -86,6 +95,12 @@ _SWAP = {
     rf"output_linear\.{_PARAMETERS}": r"out.\1",
 }
 _DIT = _SHARED | _block("blocks", "blocks", _SELF)
+_FLEXIBLE = _DIT | {
+    r"len_pred\.norm(?:_final)?\.weight": "gap_head.norm.weight",
+    rf"len_pred\.adaLN(?:_modulation)?\.{_PARAMETERS}": r"gap_head.modulation.\1",
+    rf"len_pred\.proj1\.{_PARAMETERS}": r"gap_head.inner.\1",
+    rf"len_pred\.(?:proj2|linear)\.{_PARAMETERS}": r"gap_head.out.\1",
+}
 _PARTITION = {
     **_SHARED,
     **_block(r"encoder\.blocks", "encoder", _SELF),
@@ -123,6 +138,27 @@ def dit_config(state: Mapping[str, Tensor], heads: int, length: int) -> Transfor
     sizes = _sizes(state, "blocks.0.", "DIT")
     depth = _count(state, "blocks.")
     return TransformerConfig(**sizes, depth=depth, heads=heads, length=length)
+
+
+# The network of FlexMDM --------------------------------------------------------------------------
+
+
+def load_flexible(state: Mapping[str, Tensor], heads: int, length: int) -> FlexibleTransformer:
+    """A network with the weights of a reference FlexMDM, whose last two ids are mask and pad.
+
+    Ours has no logits for those. It was trained to be told alpha(t) itself, not `TIME_SCALE` times
+    as much.
+    """
+    weights = _renamed(state, _FLEXIBLE, "network of FlexMDM")
+    for name in ("head.weight", "head.bias"):
+        if name in weights:
+            weights[name] = weights[name][:-2]
+    config = dit_config(state, heads, length)
+    config = replace(config, output_size=config.vocab_size - 2)
+    gaps = "expectation" if "gap_head.inner.weight" in weights else "distribution"
+    network = FlexibleTransformer(config, gaps)
+    _fill(network, weights)
+    return network
 
 
 # The PartitionDIT --------------------------------------------------------------------------------

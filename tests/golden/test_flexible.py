@@ -1,0 +1,595 @@
+"""FlexMDM's schedules, states, rates, losses and networks, and an enumerated toy distribution.
+
+Their time runs from the empty text to the data, ours the other way: t here is 1 - theirs. Their
+vocabularies have the mask and a pad as last ids, and the softmax of their tokens runs over both;
+where our formulas are compared, these are two tokens like others, and our own mask and end marker
+come after them. Where a stored value is not the one to have, the corrected one is compared, and
+the test says what is corrected.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from partita.errors import InputError
+from partita.hub.published.reference import load_dit, load_flexible
+from partita.methods import MDLM
+from partita.methods.flexmdm import LEAST, FlexMDM
+from partita.methods.masked_method import TIME_SCALE
+from partita.networks import TransformerConfig
+from partita.networks.flexible import Answer, FlexibleTransformer, mean_count
+from partita.networks.layers import sinusoid
+from partita.processes.corruption import Corruption
+from partita.processes.draws import low_discrepancy
+from partita.processes.insertion import Interpolant, bregman, order_nats
+from partita.ragged import Ragged
+from partita.schedules import make_schedule
+from tests.golden.cases import Case, load
+
+EPS = 1e-6  # how far their insertion times stay away from the empty text, and their clamp of phi
+OURS = {"linear": "linear", "sin": "half-cosine", "cosine": "cosine", "polynomial": "power"}
+
+
+def schedule_of(facts):
+    """Our schedule for one of theirs."""
+    if facts["type"] == "geometric":  # unscaled: it neither begins at 0 nor ends at 1
+        return make_schedule("mdlm:geometric", sigma_min=facts["max"], sigma_max=facts["min"])
+    options = {"exponent": facts["exp"]} if "exp" in facts else {}
+    return make_schedule(OURS[facts["type"]], **options)
+
+
+def process_of(case: Case, pair):
+    """The process of "insertion+unmasking"."""
+    known = case.config.get("schedules", {})
+    names = pair if isinstance(pair, list) else pair.split("+")
+    return Interpolant(*(schedule_of(known.get(name, {"type": name})) for name in names))
+
+
+def agree(ours, theirs, what, **limits):
+    torch.testing.assert_close(
+        ours.to(theirs.dtype), theirs, **limits, msg=lambda text: f"{what}: {text}"
+    )
+
+
+def packed(table, lengths):
+    """The first so many of each row, one row after the other."""
+    return table[torch.arange(table.shape[1]) < lengths[:, None]]
+
+
+def state_of(case: Case, t, gone, masked, kept=None):
+    real = case["x1"] != case.config["pad_token"]
+    mask = case.config["mask_token"]
+    return Interpolant.state(case["x1"], real, 1 - t, gone, masked, mask, kept)
+
+
+def same_state(case: Case, state, prefix):
+    """The text, where its tokens come from, and what is missing, exactly."""
+    stored, lengths = case[f"{prefix}xt"], state.text.lengths
+    width = stored.shape[1]
+    assert torch.equal(state.text.padded(case.config["pad_token"], width), stored)
+    assert torch.equal(state.source, packed(case[f"{prefix}st"], lengths))
+    gaps = Ragged(state.gaps, lengths + 1)
+    assert torch.equal(gaps.padded(0, width + 1), case[f"{prefix}gaps"])
+    there = Ragged(torch.ones_like(state.gaps), gaps.lengths).padded(0, width + 1)
+    assert torch.equal(there.bool(), case[f"{prefix}gaps_mask"])
+
+
+def same_in_full(case: Case, state, prefix):
+    """The same, and what follows from it."""
+    same_state(case, state, prefix)
+    lengths = case[f"{prefix}xt_length"]
+    assert torch.equal(state.text.lengths, lengths)
+    assert torch.equal(state.hidden, packed(case[f"{prefix}mask_indices"], lengths))
+    targets = case["x1"][state.text.rows, state.source]
+    assert torch.equal(targets, packed(case[f"{prefix}unmasked"], lengths))
+    whole = lengths + Ragged(state.gaps, lengths + 1).padded(0).sum(-1)
+    assert torch.equal(whole, case["x1_length"])
+
+
+# The process -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["linear", "geometric_5_0.01", "sin", "cosine", "polynomial_2"])
+def test_schedules(name):
+    """Where the inverse of the unscaled geometric one leaves [0, 1], ours stays at its end."""
+    case = load("flex/flex_schedules")
+    facts = case.config["schedules"][name]
+    schedule, t, u = schedule_of(facts), 1 - case["t"], case["u"]
+    limits = {} if facts["type"] != "geometric" else {"rtol": 1e-6, "atol": 1e-8}
+    case.close(schedule.alpha(t), f"{name}.at", **limits)
+    case.close(-schedule.derivative(t), f"{name}.derivative", **limits)
+    case.close(schedule.weight(t), f"{name}.rate_scale", **limits)
+    limits = {key: case.facts["tolerance"][key] for key in ("rtol", "atol")} | limits
+    for key in ("inverse", "sample"):
+        stored = case[f"{name}.{key}"].clamp(0, 1)
+        agree(1 - schedule.inverse(u), stored, f"{name}.{key}", **limits)
+    # A linear insertion schedule has the thresholds themselves as times.
+    process = Interpolant(make_schedule("linear"), schedule)
+    gone, masked = process.times(case["threshold_time"][None], u[None])
+    agree(1 - gone[0], case["threshold_time"], "threshold_time", **limits)
+    stored = case[f"{name}.sample_truncated"].clamp(0, 1)
+    agree(1 - masked[0], stored, f"{name}.sample_truncated", **limits)
+
+
+def drawn_times(case: Case, process, prefix):
+    """Our times, which agree with the stored ones.
+
+    Theirs are eps + (1 - eps) times what the schedule says; a token that is never inserted has a
+    time beyond 1, at which ours stays.
+    """
+    u_gone, u_mask = case["u_insert"].double(), case["u_unmask"].double()
+    gone, masked = process.times(u_gone, u_mask)
+    limits = {"rtol": 1e-5, "atol": 1e-6}
+    stored = case[f"{prefix}insertion_time"].clamp(0, 1)
+    agree(EPS + (1 - EPS) * (1 - gone), stored, f"{prefix}insertion_time", **limits)
+    stored = case[f"{prefix}unmasking_time"].clamp(0, 1)
+    agree(1 - masked, stored, f"{prefix}unmasking_time", **limits)
+    return gone, masked
+
+
+def test_states_and_weights():
+    case = load("flex/flex_interpolant")
+    assert len(case.config["combos"]) == 5
+    for pair in case.config["combos"]:
+        process, prefix = process_of(case, pair), f"{'+'.join(pair)}."
+        same_in_full(case, state_of(case, case["t"], *drawn_times(case, process, prefix)), prefix)
+        t = 1 - case["t"].double()
+        for key, schedule in (("unmask", process.unmasking), ("insert", process.insertion)):
+            stored = case[f"{prefix}{key}_weight"]
+            ours = schedule.weight(t)[:, None].expand(stored.shape)
+            agree(ours, stored, f"{prefix}{key}_weight", rtol=1e-5, atol=0)
+
+
+def test_a_token_is_there_and_clean_at_its_very_time():
+    case = load("flex/flex_interpolant")
+    t, gone = case["boundary.t"], 1 - case["boundary.insertion_time"]
+    same_in_full(case, state_of(case, t, gone, 1 - case["boundary.unmasking_time"]), "boundary.")
+
+
+def test_prompts_stay():
+    """Their unmasking weight has eps in its denominator, ours has none."""
+    case = load("flex/flex_interpolant_prompt")
+    facts = {"type": "geometric", "min": 10, "max": 0.01}
+    process = Interpolant(schedule_of(facts), make_schedule("linear"))
+    (prefix,) = {key.rsplit(".", 1)[0] + "." for key in case.keys("geometric")}
+    kept = case["prompt_indices"]
+    assert bool(kept.any())
+    state = state_of(case, case["t"], *drawn_times(case, process, prefix), kept)
+    same_in_full(case, state, prefix)
+    t = 1 - case["t"].double()
+    stored = case[f"{prefix}insert_weight"]
+    ours = process.insertion.weight(t)[:, None].expand(stored.shape)
+    agree(ours, stored, "insert_weight", rtol=1e-5, atol=0)
+    stored = case[f"{prefix}unmask_weight"]
+    ours = 1 / (1 / process.unmasking.weight(t)[:, None].expand(stored.shape) + EPS)
+    agree(ours, stored, "unmask_weight", rtol=1e-5, atol=0)
+
+
+def test_rates():
+    case = load("flex/flex_rates")
+    assert len(case.config["combos"]) == 5
+    t, probs = 1 - case["t"].double(), case["token_logits"].softmax(-1)
+    for pair in case.config["combos"]:
+        process, prefix = process_of(case, pair), f"{'+'.join(pair)}."
+        rate_b, rate_a = process.unmasking.weight(t), process.insertion.weight(t)
+        case.close(rate_b[:, None, None] * probs, f"{prefix}unmask_rate")
+        case.close(rate_a[:, None] * case["expected_gaps"], f"{prefix}length_rate")
+        mean = mean_count(case["length_posterior_logits"])
+        case.close(rate_a[:, None] * mean, f"{prefix}length_rate_from_posterior")
+
+
+# The loss ----------------------------------------------------------------------------------------
+
+
+class Recorded(FlexibleTransformer):
+    """A network whose answers are given: tables [B, L, V], [B, L + 1] and [B, L + 1, counts]."""
+
+    def __init__(self, logits, gaps, counts=None):
+        outputs, length = logits.shape[-1], max(logits.shape[1], 1)
+        super().__init__(
+            TransformerConfig(
+                vocab_size=outputs + 2,
+                output_size=outputs,
+                length=length,
+                width=2,
+                heads=1,
+                depth=1,
+                time=True,
+            )
+        )
+        self.tables, self.told = (logits, gaps, counts), []
+
+    def forward(self, text, *, queries, scalar, label=None):  # noqa: ARG002
+        logits, gaps, counts = self.tables
+        self.told.append(scalar)
+        ended = text.lengths + 1
+        return Answer(
+            packed(logits, text.lengths)[queries],
+            packed(gaps, ended),
+            None if counts is None else packed(counts, ended),
+        )
+
+
+def model_of(process, *tables):
+    return FlexMDM(Recorded(*tables), schedule=process.unmasking, insertion=process.insertion)
+
+
+def phi_of_a_clamped_zero(count, expected):
+    """What their phi has more than ours: a count of 0 is eps to them."""
+    more = EPS * (math.log(EPS) - 1 - expected.double().clamp(min=EPS).log())
+    return torch.where(count == 0, more, 0)
+
+
+def terms_of(case: Case, method, state, t):
+    """What each slot [B, L] and each gap [B, L + 1] adds to the loss, before any division.
+
+    Both times: cross-entropies of masks, divergences of gaps and cross-entropies of counts.
+    """
+    queries = state.hidden.nonzero()[:, 0]
+    log_probs, answer = method.ask(state.text, t, queries)
+    rows, shape = state.text.rows[queries], case["x1"].shape
+    target = case["x1"][rows, state.source[queries]]
+    terms = method.terms(log_probs, target, state, answer)
+    masks = torch.zeros(shape).index_put((rows, state.text.positions[queries]), terms.masks)
+    gaps = Ragged(state.gaps, state.text.lengths + 1)
+    table = torch.zeros(shape[0], shape[1] + 1)
+    weight_b, weight_a = (
+        schedule.weight(t)[:, None]
+        for schedule in (method.process.unmasking, method.process.insertion)
+    )
+    return weight_b * masks, *(
+        None if part is None else weight_a * table.index_put((gaps.rows, gaps.positions), part)
+        for part in (terms.gaps, terms.counts)
+    )
+
+
+def loss_of(case: Case, method, state, t):
+    """The loss, its unmasking part and the rest of the objective, before any division.
+
+    They divide by rows times the longest length, and leave the order of insertion in; ours divides
+    by the number of tokens and takes it off.
+    """
+    valid = case["x1"] != case.config["pad_token"]
+    loss = method.loss_under(case["x1"], state, t, valid)
+    assert loss.tokens == valid.sum()
+    unmask = (method.process.unmasking.weight(t)[:, None] * loss.cross_entropy).sum()
+    order = method.order_nats[valid.sum(-1)].sum()
+    bound = loss.per_token.double().sum() + order - unmask
+    return loss, unmask, loss.objective.double() * loss.tokens + order - unmask, bound
+
+
+def drawn_state(case: Case, process, t, kept=None):
+    u_gone, u_mask = case["u_insert"].double(), case["u_unmask"].double()
+    return state_of(case, t, *process.times(u_gone, u_mask), kept)
+
+
+PAIRS = ["linear+linear", "sin+linear", "cosine+cosine"]
+GRADIENTS = {"rtol": 1e-4, "atol": 1e-6}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_loss_of_expectations(pair):
+    """They take a count of 0 for eps, and divide by rows times the longest length."""
+    case = load("flex/flex_loss")
+    process, prefix = process_of(case, pair), f"{pair}.expectation."
+    t, size = 1 - case[f"{prefix}t"].double(), case.config["B"] * case.config["max_length"]
+    state = drawn_state(case, process, case[f"{prefix}t"])
+    shift, rows = case["u_time"].double() / len(t), torch.arange(len(t))  # theirs: one for each row
+    case.close((1 - EPS) * low_discrepancy(shift, rows, len(t)), f"{prefix}t")
+    logits, gaps = (case[key].clone().requires_grad_() for key in ("token_logits", "expected_gaps"))
+    method = model_of(process, logits, gaps)
+    assert bool((packed(gaps, state.text.lengths + 1) < EPS).any())
+
+    masks, divergences, counts = terms_of(case, method, state, t)
+    assert counts is None
+    same_state(case, state, prefix)
+    case.close(method.network.told[0] / TIME_SCALE, f"{prefix}t_embedded")
+    case.close(masks, f"{prefix}unmask_terms")
+    more = phi_of_a_clamped_zero(case[f"{prefix}gaps"], case["expected_gaps"])
+    more = process.insertion.weight(t)[:, None] * more * case[f"{prefix}gaps_mask"]
+    case.close(divergences + more, f"{prefix}insertion_terms")
+
+    loss, unmask, insert, bound = loss_of(case, method, state, t)
+    torch.testing.assert_close(insert, bound)
+    case.close(unmask / size, f"{prefix}unmask_loss")
+    case.close((insert + more.sum()) / size, f"{prefix}insertion_loss")
+    case.close((unmask + insert + more.sum()) / size, f"{prefix}total_loss")
+    (loss.objective * loss.tokens / size).backward()
+    case.close(logits.grad, f"{prefix}grad_token_logits", **GRADIENTS)
+    case.close(gaps.grad, f"{prefix}grad_expected_gaps", **GRADIENTS)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_loss_of_distributions(pair):
+    """Each count's cross-entropy has its own weight.
+
+    They multiply the mean of all cross-entropies by the sum of all weights. The intended sum is
+    stored too; the stored gradient becomes that of the intended sum when each gap's part is
+    multiplied by its weight over the mean weight.
+    """
+    case = load("flex/flex_loss")
+    process, prefix = process_of(case, pair), f"{pair}.distribution."
+    t, size = 1 - case[f"{prefix}t"].double(), case.config["B"] * case.config["max_length"]
+    state = drawn_state(case, process, case[f"{prefix}t"])
+    logits, counts = (
+        case[key].clone().requires_grad_() for key in ("token_logits", "length_posterior_logits")
+    )
+    case.close(mean_count(counts), f"{prefix}expected_gaps_from_posterior")
+    method = model_of(process, logits, mean_count(counts), counts)
+
+    masks, divergences, entropies = terms_of(case, method, state, t)
+    same_state(case, state, prefix)
+    case.close(method.network.told[0] / TIME_SCALE, f"{prefix}t_embedded")
+    case.close(masks, f"{prefix}unmask_terms")
+    case.close(entropies, f"{prefix}insertion_terms")
+    there = case[f"{prefix}gaps_mask"]
+    weight = process.insertion.weight(t)[:, None] * there
+    mean = entropies[there].div(weight[there]).mean()
+    case.close(mean * weight.sum() / size, f"{prefix}insertion_loss")
+
+    loss, unmask, insert, bound = loss_of(case, method, state, t)
+    torch.testing.assert_close(bound, divergences.sum())
+    case.close(unmask / size, f"{prefix}unmask_loss")
+    case.close(insert / size, f"{prefix}insertion_loss_intended")
+    total = case[f"{prefix}insertion_loss"] + unmask / size
+    case.close(total, f"{prefix}total_loss")
+    (loss.objective * loss.tokens / size).backward()
+    case.close(logits.grad, f"{prefix}grad_token_logits", **GRADIENTS)
+    intended = case[f"{prefix}grad_length_posterior"] * (weight / weight[there].mean())[..., None]
+    torch.testing.assert_close(counts.grad, intended.float(), **GRADIENTS)
+
+
+def test_tokens_without_mask_and_pad():
+    """Ours has no logits for those two ids: cross-entropies are less by what they weigh."""
+    case = load("flex/flex_loss")
+    for pair in PAIRS:
+        process, prefix = process_of(case, pair), f"{pair}.expectation."
+        t = 1 - case[f"{prefix}t"].double()
+        state = drawn_state(case, process, case[f"{prefix}t"])
+        logits = case["token_logits"]
+        method = model_of(process, logits[..., :-2], case["expected_gaps"])
+        assert (method.mask_id, method.end_id) == tuple(
+            case.config[key] for key in ("mask_token", "pad_token")
+        )
+        nats = -logits.softmax(-1)[..., :-2].sum(-1).log() * (case[f"{prefix}unmask_terms"] > 0)
+        masks, _, _ = terms_of(case, method, state, t)
+        case.close(masks + process.unmasking.weight(t)[:, None] * nats, f"{prefix}unmask_terms")
+
+
+def test_loss_with_prompts():
+    """Gaps inside a prompt count as well. Corrected: eps in the weight, and a count of 0 as eps.
+
+    They divide by rows times 1024, and by the number of accumulated steps.
+    """
+    case = load("flex/flex_loss_8b")
+    insertion = schedule_of({"type": "geometric", "min": 10, "max": 0.01})
+    process, t = Interpolant(insertion, make_schedule("linear")), 1 - case["t"].double()
+    state = drawn_state(case, process, case["t"], case["prompt_indices"])
+    width, pad = case["xt"].shape[1], case.config["pad_token"]
+    assert torch.equal(state.text.padded(pad, width), case["xt"])
+    method = model_of(process, case["token_logits"], case["length"])
+    masks, divergences, _ = terms_of(case, method, state, t)
+    _, unmask, insert, _ = loss_of(case, method, state, t)
+    torch.testing.assert_close(unmask, masks.sum(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(insert, divergences.sum(), rtol=1e-6, atol=0)
+    size = case.config["B"] * 1024
+    stored = (masks / (1 + EPS * process.unmasking.weight(t)[:, None])).sum() / size
+    case.close(stored, "unmask_loss")
+    counts = Ragged(state.gaps, state.text.lengths + 1)
+    more = phi_of_a_clamped_zero(state.gaps, case["length"][counts.rows, counts.positions])
+    insert = (insert + (process.insertion.weight(t)[counts.rows] * more).sum()) / size
+    case.close(insert, "insertion_loss")
+    case.close((stored + insert) / case.config["gradient_accumulation_steps"], "loss")
+
+
+def test_divergence():
+    case = load("flex/flex_loss")
+    count, expected = case["phi.x"], case["phi.y"].double().clamp(min=EPS)
+    ours = bregman(count.double(), expected) + phi_of_a_clamped_zero(count, expected)
+    case.close(ours, "phi.value", rtol=1e-4, atol=1e-5)
+
+
+class Plain(torch.nn.Module):
+    """A network of fixed length whose logits are given."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+        length, size = logits.shape[1:]
+        self.config = TransformerConfig(vocab_size=size + 1, output_size=size, length=length)
+
+    def forward(self, tokens, *, queries, scalar=None, label=None):  # noqa: ARG002
+        return self.logits[queries.rows, queries.positions]
+
+
+def test_loss_of_fixed_length():
+    """Plain masked diffusion of the same texts; pads are tokens like others."""
+    case = load("flex/flex_loss")
+    x, t = case["x1"], 1 - case["mdm.t"].double()
+    method = MDLM(
+        Plain(case["token_logits"]),
+        mask_id=case.config["vocab"],
+        schedule="linear",
+        law="continuous",
+    )
+    masked = case["mdm.u"] >= method.schedule.alpha(t)[:, None]
+    assert torch.equal(torch.where(masked, case.config["mask_token"], x), case["mdm.xt"])
+    weights = method.schedule.weight(t)[:, None].expand(masked.shape)
+    loss = method.loss_under(x, Corruption(masked, weights, t), torch.ones_like(masked))
+    case.close(loss.objective, "mdm.loss")
+
+
+# The network -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["expectation", "distribution"])
+def test_network(head):
+    """The scalar is what the network embeds: theirs is told alpha, not a thousand times that."""
+    case = load(f"flex/flex_network_{head}")
+    config, lengths = case.config, case["seq_len"]
+    network = load_flexible(case.state_dict("w."), config["n_heads"], config["max_length"]).eval()
+    assert (network.mask_id, network.end_id) == (config["mask_token"], config["pad_token"])
+    assert network.gap_head.kind == head
+    parameters = sum(p.numel() for p in network.parameters())
+    assert parameters == config["params"] - 2 * (config["hidden_size"] + 1)  # two logits less
+    case.close(sinusoid(case["t"], 256), "time_frequencies")
+    case.close(network.conditioning(case["t"], None, len(lengths)), "conditioning")
+
+    text = Ragged(packed(case["x"], lengths), lengths)
+    answer = network(text, queries=torch.arange(len(text.tokens)), scalar=case["t"])
+    limits = {key: case.facts["tolerance"][key] for key in ("rtol", "atol")}
+    stored = packed(case["token_logits"], lengths)[:, :-2]
+    agree(answer.logits, stored, "token_logits", **limits)
+    agree(answer.gaps, packed(case["expected_gaps"], lengths + 1), "expected_gaps", **limits)
+    if head == "distribution":
+        stored = packed(case["length_logits"], lengths + 1)
+        agree(answer.counts, stored, "length_logits", **limits)
+    else:
+        assert answer.counts is None
+    some = torch.arange(0, len(text.tokens), 3)
+    few = network(text, queries=some, scalar=case["t"])
+    torch.testing.assert_close(few.logits, answer.logits[some])
+
+
+def test_network_of_fixed_length():
+    case = load("flex/flex_network_mdm")
+    config = case.config
+    network = load_dit(case.state_dict("w."), config["n_heads"], config["max_length"]).eval()
+    assert sum(p.numel() for p in network.parameters()) == config["params"]
+    case.close(sinusoid(case["t"], 256), "time_frequencies")
+    case.close(network.conditioning(case["t"], None, len(case["t"])), "conditioning")
+    case.close(network(case["x"], scalar=case["t"]), "token_logits")
+    with pytest.raises(InputError, match="gap_head"):  # it says nothing of what is missing
+        load_flexible(case.state_dict("w."), config["n_heads"], config["max_length"])
+
+
+# A toy distribution, enumerated ------------------------------------------------------------------
+
+CLEAN, MASKED, GONE = range(3)
+
+
+def share_clean(process, t):
+    """The probability that a token is clean at time t, by quadrature over when it disappears.
+
+    The same quadrature checks that the times that are drawn have this law.
+    """
+    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(160))
+    there = process.insertion.alpha(t)
+    u = there * (1 + nodes) / 2
+    gone = process.insertion.inverse(u)
+    clean = process.unmasking.reveal_probability(t.expand_as(gone), gone)
+    _, masked = process.times(u[None], clean[None])
+    torch.testing.assert_close(masked[0], t.expand_as(u))
+    return there * (weights / 2 * clean).sum()
+
+
+def enumerated(case: Case, process, t):
+    """Every text with every fate of its tokens: the texts, their states and their probabilities."""
+    there, clean = process.insertion.alpha(t), share_clean(process, t)
+    law = torch.stack([clean, there - clean, 1 - there])
+    texts, fates, chances = [], [], []
+    for text, chance in zip(case["data_strings"], case["data_prob"], strict=True):
+        length = int((text != case.config["pad_token"]).sum())
+        for fate in itertools.product((CLEAN, MASKED, GONE), repeat=length):
+            texts.append(text)
+            fates.append(list(fate) + [GONE] * (len(text) - length))
+            chances.append(chance * law[list(fate)].prod())
+    texts, fates = torch.stack(texts), torch.tensor(fates)
+    real = texts != case.config["pad_token"]
+    times = torch.full((len(texts),), 0.5)
+    gone, masked = (fates != GONE).double(), (fates == CLEAN).double()
+    mask = case.config["mask_token"]
+    state = Interpolant.state(texts, real, times, gone, masked, mask)
+    return texts, real, state, torch.stack(chances)
+
+
+def numbers_of(case: Case, state):
+    """Which of the stored states each text is."""
+    rows = state.text.padded(case.config["pad_token"], case["states"].shape[1])
+    same = (rows[:, None] == case["states"]).all(-1)
+    assert bool((same.sum(-1) == 1).all())
+    return same.long().argmax(-1)
+
+
+def oracle_process(case: Case, pair):
+    return Interpolant(*(schedule_of(case.config["schedules"][name]) for name in pair))
+
+
+def test_law_of_the_states():
+    case = load("flex/flex_oracle")
+    assert len(case.config["combos"]) == 2
+    for pair in case.config["combos"]:
+        process, prefix = oracle_process(case, pair), f"{'+'.join(pair)}."
+        laws, masked = [], []
+        for time in 1 - case[f"{prefix}t_grid"]:
+            _, _, state, chances = enumerated(case, process, time)
+            law = torch.zeros(len(case["states"]), dtype=torch.float64)
+            laws.append(law.index_add(0, numbers_of(case, state), chances))
+            masked.append(process.insertion.alpha(time) - share_clean(process, time))
+        agree(torch.stack(laws), case[f"{prefix}state_marginals"], prefix, rtol=0, atol=1e-9)
+        agree(torch.stack(masked), case[f"{prefix}mask_prob"], prefix, rtol=0, atol=1e-6)
+
+
+def posteriors(case: Case, process, t):
+    """Given each state: the law of its tokens [S, L, V] and the mean of its gaps [S, L + 1]."""
+    texts, _, state, chances = enumerated(case, process, t)
+    number, size = numbers_of(case, state), case["states"].shape
+    mass = torch.zeros(size[0], dtype=torch.float64).index_add(0, number, chances)
+    place = number[state.text.rows], state.text.positions, texts[state.text.rows, state.source]
+    tokens = torch.zeros(*size, 2, dtype=torch.float64)
+    tokens = tokens.index_put(place, chances[state.text.rows], accumulate=True)
+    gaps = Ragged(state.gaps, state.text.lengths + 1)
+    means = torch.zeros(size[0], size[1] + 1, dtype=torch.float64).index_put(
+        (number[gaps.rows], gaps.positions), chances[gaps.rows] * gaps.tokens, accumulate=True
+    )
+    return mass, tokens / mass[:, None, None], means / mass[:, None]
+
+
+@pytest.mark.parametrize("pair", ["lin+lin", "sin+lin", "poly2+cos"])
+def test_posteriors_depend_on_the_insertion_schedule_alone(pair):
+    """A state that has no chance at all has a stored limit, but no posterior."""
+    case = load("flex/flex_oracle")
+    process, compared = oracle_process(case, pair.split("+")), 0
+    for index, alpha in enumerate(case["alpha_grid"]):
+        mass, tokens, gaps = posteriors(case, process, process.insertion.inverse(alpha))
+        possible = mass > 0
+        compared += int(possible.sum())
+        for ours, key in ((tokens, "token_posterior"), (gaps, "expected_gaps")):
+            stored = case[f"oracle_{key}"][index][possible]
+            agree(ours[possible], stored, f"{key} at {float(alpha)}", rtol=0, atol=1e-9)
+    assert compared == 1 + (len(case["alpha_grid"]) - 1) * len(case["states"])
+
+
+def test_loss_of_the_posteriors():
+    """The two terms at some times, and what is left of their integral: the entropy of the data.
+
+    A gap in which nothing can be missing is expected to miss 0 tokens; our loss takes at least
+    `LEAST`, which is its divergence then.
+    """
+    case = load("flex/flex_oracle")
+    for pair in case.config["combos"]:
+        process, prefix = oracle_process(case, pair), f"{'+'.join(pair)}."
+        terms = []
+        for time in 1 - case[f"{prefix}t_grid"]:
+            _, tokens, gaps = posteriors(case, process, time)
+            texts, real, state, chances = enumerated(case, process, time)
+            number = numbers_of(case, state)
+            method = model_of(process, tokens.log()[number], gaps[number])
+            loss = method.loss_under(texts, state, time.expand(len(texts)), real)
+            masks = process.unmasking.weight(time) * loss.cross_entropy.sum(-1)
+            whole = loss.per_token.sum(-1) + order_nats(2)[real.sum(-1)]
+            none = (gaps[number] < LEAST) & (torch.arange(3) <= state.text.lengths[:, None])
+            whole = whole - process.insertion.weight(time) * LEAST * none.sum(-1)
+            terms.append(torch.stack([chances @ masks, chances @ (whole - masks)]))
+        agree(torch.stack(terms), case[f"{prefix}oracle_loss"], prefix, rtol=0, atol=1e-9)
+        results = case.facts["results"]["combos"][prefix[:-1]]
+        lengths = (case["data_strings"] != case.config["pad_token"]).sum(-1)
+        entropy = torch.special.entr(case["data_prob"]).sum()
+        above = float(case["data_prob"] @ order_nats(2)[lengths])
+        assert above == pytest.approx(case.facts["results"]["expected_log_factorial_length"])
+        assert results["integral_total"] - above == pytest.approx(float(entropy), abs=1e-9)
