@@ -106,6 +106,8 @@ class FlexMDM(nn.Module):
             **vars(network), vocab_size=tokens + 2, output_size=tokens, time=True
         )
         chosen = make_schedule(schedule or "linear", **(schedule_options or {}))
+        _check_ends("schedule", chosen)
+        _check_ends("insertion", chosen if insertion is None else make_schedule(insertion))
         return cls(FlexibleTransformer(config, gaps), schedule=chosen, insertion=insertion)
 
     @property
@@ -237,6 +239,13 @@ class FlexMDM(nn.Module):
         ended, at, ends = state.text.with_ends(0)
         columns = torch.zeros_like(ended.tokens).index_copy(0, at, state.source)
         return ended.rows, columns.index_copy(0, ends, last)
+
+
+def _check_ends(argument: str, schedule: Schedule) -> None:
+    """Texts begin with nothing and end whole, or the loss would be no bound."""
+    ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64, device="cpu")).tolist()
+    problem = f"falls from {ends[0]:.3g} to {ends[1]:.3g}, not from 1 to 0"
+    require(ends == [1.0, 0.0], argument, problem, "use another, such as linear")
 
 
 def _added(empty: Tensor, place: tuple[Tensor, Tensor], values: Tensor) -> Tensor:
