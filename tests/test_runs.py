@@ -73,7 +73,8 @@ def test_a_run_leaves_everything(tmp_path, recipe):
     assert names == {f"step-{best:08}", "step-00000008"}
     assert checkpoints.best(out).name == f"step-{best:08}"
     model = partita.load(out, device="cpu")
-    assert model.recipe == recipe
+    assert model.recipe == recipe.resolved()
+    assert model.recipe.data.rows == "packed"
     assert model.provenance["step"] == best
     assert len(model.sample(2, length=5)) == 2
 
@@ -113,6 +114,11 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path, recipe):
         {"data": {"document_attention": True}},
         {"method": {"name": "md4"}},
         {"method": {"name": "ar"}},
+        {"method": {"name": "flexmdm"}, "network": {"length": 100}},
+        {
+            "method": {"name": "flexmdm", "options": {"gaps": "distribution"}},
+            "data": {"longer": "cut"},
+        },
         {"tokenizer": {"name": "bpe", "vocab_size": 300}},
         {"run": {"micro_batch": 3}},
     ],

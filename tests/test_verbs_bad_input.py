@@ -32,6 +32,10 @@ NEWLINE = (
     "data.documents: 'paragraph' ends documents with line breaks, which text8 does not have; "
     "give --data.documents file"
 )
+LONGER = (
+    "network.length: 40 of 40 documents have more than 8 tokens, the longest 32; give "
+    "--network.length 32, shorter documents (--data.documents line), or --data.longer cut or skip"
+)
 NO_DECODER = "but only a partition network has a decoder; leave it out, or use pgm"
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
 PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
@@ -85,6 +89,7 @@ def place(tmp_path_factory):
         Path("hollow").mkdir()
         kinds = {"mdlm": "", "chars": "--tokenizer.name characters"}
         kinds |= {name: f"--method.name {name}" for name in ("ar", "genmd4", "sedd")}
+        kinds["flex"] = "--method.name flexmdm --data.longer cut"
         for name, more in kinds.items():
             assert run(f"{TRAIN} --out {name} {more}") == 0
     finally:
@@ -235,6 +240,18 @@ TABLE: dict[str, dict[str, str]] = {
             "--options.block_length: must lie between 1 and the model's length 8, got 9"
         ),
         "mdlm --count 99999999999999": "memory: there is not enough for what was asked; ask for",
+        "mdlm --sampler insertion": "--sampler: 'insertion' does not fit a masked model; these do",
+        "flex --sampler ancestral": "--sampler: 'ancestral' does not fit a flexible model; these ",
+        "flex --length 0": "--length: must be at least 1, got 0",
+        "flex --length 9": "--length: 9 positions are more than the model's 8; shorten it",
+        "flex --prompt abc --length 9": "--length: 9 positions are more than the model's 8; short",
+        "flex --prompt abc --length 3": "--prompt: has 3 tokens, which leaves nothing of 3 to wri",
+        "flex --prompt 'longer than eight'": "--prompt: has 17 tokens, which leaves nothing of 8",
+        "flex --steps 0": "--steps: must be at least 1, got 0",
+        "flex --options.rule x": "--options.rule: unknown name 'x'; known: euler, schedule, tau-",
+        "flex --options.window 2": "--options.window: lets masks compete, but nothing is compared",
+        "flex --options.confidence x": "--options.confidence: unknown name 'x'; known: entropy, ",
+        "flex --options.flexible true": "--options.flexible: is no option of a sampler",
     },
     "infill": {
         "": "model, text: must be given; partita infill --help",
@@ -264,6 +281,19 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm 'a ____' --options.stps 3": "--options.stps: is not an option of sampler 'ancestr",
         "mdlm 'a ____' --options.text 3": "--options.text: is no option of a sampler",
         "mdlm 'a ____' --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+        "mdlm 'a ____' --flexible": (
+            "--flexible: mdlm cannot tell how many tokens a blank takes; leave it out, or train a "
+            "model that can with --method.name flexmdm"
+        ),
+        "mdlm 'a ____' --flexible maybe": "--flexible: must be true or false, got 'maybe'",
+        "ar 'a ____' --flexible": "--flexible: ar cannot tell how many tokens a blank takes; leav",
+        "flex 'a ____' --flexible --blank_tokens 3": "--blank_tokens: flexible blanks have no size",
+        "flex 'no blank' --flexible": "text: has no blank; write one as ____",
+        "flex 'a __0__' --flexible": "text: the blank '__0__' is empty; give it a size of 1 or mo",
+        "flex 'a __9__' --flexible": "text: has 11 tokens, but the text may have 8 at most; short",
+        "flex 'a ____ and much more' --flexible": "text: has 16 tokens, but the text may have 8 at",
+        "flex 'a __9__'": "text: has 11 tokens, but the text may have 8 at most; shorten it",
+        "flex 'a ____' --sampler blocks": "--sampler: 'blocks' does not fit a flexible model; the",
     },
     "score": {
         "": "model, texts: must be given; partita score --help",
@@ -289,6 +319,9 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm a --seed -1": "--seed: must be at least 0, got -1",
         "mdlm a --seed 99999999999999999999": "--seed: must be at most ",
         "mdlm a --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+        "flex 'longer than eight'": "texts: has 17 tokens, more than the model's 8; shorten it: p",
+        "flex --file notes.txt": "--file: has 31 tokens, more than the model's 8; shorten it: part",
+        "flex": "texts: there are none; give some, or --file",
     },
     "eval": {
         "": "model: must be given; partita eval --help",
@@ -327,6 +360,8 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm --out hollow": "--out: hollow is a folder; name a file",
         "mdlm --out ''": "--out: . is a folder; name a file",
         "mdlm notes.txt more": "'more': is one word too many; partita eval --help",
+        "flex notes.txt": "file: 40 of 40 documents of notes.txt have more than the model's 8 tok",
+        "flex empty.txt": "file: empty.txt holds no text",
         # Results that never come: no folder is made for them, and those of before stay.
         "chars greek.txt --out new/results.json": f"file: {GREEK}",
         "chars greek.txt --out list.yaml": f"file: {GREEK}",
@@ -553,6 +588,25 @@ RECIPES = {
     "--run.keep 0": "run.keep: must be at least 1, got 0",
     "--run.previews -1": "run.previews: must be at least 0, got -1",
     "--data.rows loose": "data.rows: unknown name 'loose'; known: packed, padded",
+    "--data.longer never": "data.longer: unknown name 'never'; known: cut, skip, refuse",
+    "--data.longer skip": "data.longer: is 'skip', but packed rows cut no document off; leave it ",
+    "--data.rows padded --data.longer refuse": (
+        "network.length: 40 of 40 documents have more than 8 tokens, the longest 34; give --network"
+    ),
+    "--method.name flexmdm": LONGER,
+    "--method.name flexmdm --data.cache new": LONGER,
+    "--method.name flexmdm --data.longer refuse": LONGER,
+    "--method.name flexmdm --data.longer skip": "data.longer: skip leaves nothing: every document",
+    "--method.name flexmdm --data.longer skip --data.cache new": "data.longer: skip leaves nothin",
+    "--method.name flexmdm --data.rows packed": (
+        "data.rows: packed rows have no ends of their own, and flexmdm learns where texts end; leav"
+    ),
+    "--method.name flexmdm --method.law subset": "method.law: flexmdm has no such choice; leave",
+    "--method.name flexmdm --method.options.gaps x": "method.options.gaps: unknown name 'x'; know",
+    "--method.name flexmdm --network.decoder.depth 1": f"network.decoder.depth: is 1, {NO_DECODER}",
+    "--method.name flexmdm --sampling.sampler ancestral": (
+        "sampling.sampler: 'ancestral' does not fit a flexible model; these do: insertion"
+    ),
     "--data.documents page": "data.documents: unknown name 'page'; known: paragraph, ",
     "--data.valid 1": "data.valid: is a share of the tokens, got 1.0; give",
     "--data.cache notes.txt/cache": "data.cache: notes.txt is no folder, so notes.txt/cache can",
@@ -572,6 +626,12 @@ RECIPES = {
     "--from mdlm --network.width 32": "network.width: is 32, but the model of mdlm has 16",
     "--from mdlm --tokenizer.name bpe": "tokenizer.name: is 'bpe', but the model of mdlm has ",
     "--from mdlm --method.name ar": "method.name: is 'ar', but the model of mdlm has 'mdlm'",
+    "--from ar --method.name flexmdm": "method.name: is 'flexmdm', but the model of ar has 'ar'",
+    "--from flex --method.name mdlm": "method.name: is 'mdlm', but the model of flex has 'flexmdm'",
+    "--from mdlm --method.name flexmdm": LONGER,
+    "--from mdlm --method.name flexmdm --network.width 32": "network.width: is 32, but the model ",
+    "--from mdlm --method.name flexmdm --tokenizer.name bpe": "tokenizer.name: is 'bpe', but the ",
+    "--from mdlm --method.name flexmdm --method.law subset": "method.law: flexmdm has no such cho",
     "--config nowhere.yaml": "--config: nowhere.yaml does not exist; name a YAML file",
     "--config hollow": "--config: hollow cannot be read: Is a directory",
     "--config": "--config: needs a value; partita train --help",
@@ -917,6 +977,11 @@ def test_good_runs_say_nothing_on_standard_error(copy):
         "sample new/run --count 2",
         "sample mdlm --show --sampler blocks --length 20",
         "infill mdlm 'a ____' --json",
+        f"{TRAIN} --out new/flex --from mdlm --method.name flexmdm --data.longer cut",
+        "sample new/flex --show --length 6",
+        "infill new/flex 'a ____' --flexible --show",
+        "score flex '' 'a text'",
+        "eval flex short.txt --samples 4 --json",
         "score mdlm 'a text' 'and another'",
         "eval mdlm notes.txt --samples 4 --judge ar --words notes.txt --out new/results.json",
         "eval ar notes.txt --json",

@@ -20,6 +20,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from partita.data.options import DataOptions, TokenizerOptions
 from partita.errors import InputError, require
+from partita.methods import METHODS
+from partita.methods.base import is_flexible
 from partita.methods.options import MethodOptions
 from partita.networks.options import TransformerOptions
 from partita.samplers.options import SamplingOptions
@@ -56,11 +58,15 @@ class Recipe:
         return _filled(Recipe(), sections)
 
     def resolved(self) -> Recipe:
-        """The recipe with the length of its run written out."""
-        training = self.training
+        """The recipe with the length of its run and the kind of its rows written out."""
+        data, training = self.data, self.training
+        method = METHODS[self.method.name]
+        rows = data.rows or getattr(method, "default_rows", "packed")
+        longer = data.longer or ("refuse" if is_flexible(method) else None)
+        data = dataclasses.replace(data, rows=rows, longer=longer)
         if training.steps is None and training.seconds is None:
             training = dataclasses.replace(training, steps=DEFAULT_STEPS)
-        return dataclasses.replace(self, training=training)
+        return dataclasses.replace(self, data=data, training=training)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as JSON has it."""

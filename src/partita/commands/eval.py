@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from partita.evaluation.quality import (
     share_of_known_words,
     unigram_entropy,
 )
-from partita.evaluation.texts import corpus_rows
+from partita.evaluation.texts import corpus_rows, whole_rows
 from partita.files import check_file, parents_made, write_whole
 from partita.hub import format
 from partita.hub.find import find
@@ -171,10 +172,9 @@ def _likelihood(model: TextModel, corpus: Corpus, chosen: Options, bar: Progress
     """The bound of a file (exact for an autoregressive model)."""
     data = model.recipe.data
     apart = data.rows == "padded" or data.document_attention
+    rows = whole_rows if model.flexible else partial(corpus_rows, apart=apart)
     with naming({"path": "file", "field": "file", "text": "file"}):
-        tokens, real, characters = corpus_rows(
-            corpus, model.tokenizer, model.length, apart=apart, limit=chosen.limit
-        )
+        tokens, real, characters = rows(corpus, model.tokenizer, model.length, limit=chosen.limit)
     task = bar.add_task("likelihood", total=1.0)
     bound = nelbo(
         model.method,  # type: ignore[arg-type]
@@ -220,7 +220,8 @@ def _samples(
         **{f"distinct_{n}": distinct(ids, n) for n in (1, 2, 3)},
     }
     if words is not None:
-        results["known_words"] = share_of_known_words(texts, words)
+        cut = not model.flexible  # windows of a long text begin and end anywhere
+        results["known_words"] = share_of_known_words(texts, words, cut_ends=cut)
     if examiner is not None:
         results["judge"] = _judged(*examiner, texts)
     return results

@@ -23,6 +23,8 @@ class Options(Drawing):
     text: str
     blank_tokens: int | None = None
     """Tokens of every blank that does not say its own number."""
+    flexible: bool = False
+    """Let the model decide how many tokens such a blank takes, also none (flexmdm)."""
 
 
 def options(words: Sequence[str]) -> Options:
@@ -30,11 +32,14 @@ def options(words: Sequence[str]) -> Options:
     parser = make_parser(
         "infill",
         "Fill in the blanks of a text. What stands around them is never changed.\n"
-        "A run of two or more underscores is a blank of that many tokens; __12__ is one of twelve.",
+        "A run of two or more underscores is a blank of that many tokens, __12__ one of twelve.\n"
+        "With --flexible a run of underscores stands for any number of tokens, also none; __12__\n"
+        "still is a blank of twelve.",
         [
             "partita infill runs/notes-mdlm 'The capital of ____ is Paris.'",
             "partita infill runs/notes-mdlm 'The __8__ of __6__ is Paris.' --count 3",
             "partita infill runs/notes-mdlm 'The ____ is Paris.' --blank_tokens 2 --json",
+            "partita infill runs/notes-flexmdm 'The ____ is Paris.' --flexible",
         ],
     )
     add_options(parser, Options, model=MODEL, text="a text with blanks")
@@ -53,6 +58,7 @@ def run(words: Sequence[str]) -> None:
                 chosen.text,
                 chosen.count,
                 blank_tokens=chosen.blank_tokens,
+                flexible=chosen.flexible,
                 callback=callback,
                 **chosen.given(),
             )

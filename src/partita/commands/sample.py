@@ -22,7 +22,7 @@ class Drawing:
     """What `sample` and `infill` have in common. The model's recipe fills in what is left out."""
 
     sampler: str | None = None
-    """ancestral, first-hitting, ordered, confidence, threshold, blocks, or autoregressive."""
+    """One that fits the method, such as ancestral, first-hitting, confidence or blocks."""
     steps: int | None = None
     """Steps of a sampler that has them."""
     temperature: float | None = None
@@ -67,7 +67,8 @@ class Options(Drawing):
 
     model: str
     length: int | None = None
-    """Tokens of a text; the model's length unless given (more with --sampler blocks)."""
+    """Tokens of a text; the model's length unless given (more with --sampler blocks). The most
+    that a text may have, if the model decides on its length (flexmdm)."""
     prompt: str = ""
     """A text to go on from."""
 

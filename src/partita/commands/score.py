@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +48,6 @@ class Options:
             "give one of the two",
         )
         for text in self.texts:
-            require(bool(text), "texts", "one of them is empty", "leave it out")
             require_text(text, "texts")
 
 
@@ -57,7 +57,8 @@ def options(words: Sequence[str]) -> Options:
         "score",
         "The bound of texts under a model: at most so many bits does the model need for them.\n"
         "For an autoregressive model the number is exact. Texts are arguments, or the lines of a\n"
-        "file (- for standard input).",
+        "file (- for standard input). An empty text has bits under a model that decides where\n"
+        "texts end (flexmdm), though none per character or token.",
         [
             "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
             "partita score runs/notes-mdlm --file candidates.txt --json",
@@ -75,6 +76,8 @@ def run(words: Sequence[str]) -> None:
     source = "texts" if chosen.file is None else "--file"
     with naming(flags_of(Options, "model", "texts") | {"text": source}):
         model = load(chosen.model, device=chosen.device)
+        full = model.flexible or all(texts)
+        require(full, "texts", "one of them is empty", "leave it out")
         told = {"replicates": chosen.replicates, "seed": chosen.seed}
         scores = [model.score(text, **told) for text in texts]
     if chosen.json:
@@ -101,19 +104,18 @@ def read_lines(name: str) -> list[str]:
 
 
 def as_json(text: str, score: Score) -> dict[str, object]:
-    """One score for machines."""
+    """One score for machines; null is what an empty text does not have."""
     bound = score.bound
-    return {
-        "text": text,
-        "tokens": bound.tokens,
-        "characters": score.characters,
-        "bits": bound.bits * bound.tokens,
-        "bits_error": bound.bits_error * bound.tokens,
+    numbers = {
+        "bits": score.bits,
+        "bits_error": score.bits_error,
         "bits_per_character": score.bits_per_character,
         "bits_per_character_error": score.bits_per_character_error,
         "perplexity": bound.perplexity,
         "perplexity_error": bound.perplexity_error,
     }
+    given = {name: None if math.isnan(value) else value for name, value in numbers.items()}
+    return {"text": text, "tokens": bound.tokens, "characters": score.characters, **given}
 
 
 def table(texts: list[str], scores: list[Score]) -> Table:
@@ -124,8 +126,12 @@ def table(texts: list[str], scores: list[Score]) -> Table:
         shown = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
         result.add_row(
             shown,
-            f"{bound.bits * bound.tokens:.1f} ± {bound.bits_error * bound.tokens:.1f}",
-            f"{score.bits_per_character:.3f} ± {score.bits_per_character_error:.3f}",
-            f"{bound.perplexity:.2f} ± {bound.perplexity_error:.2f}",
+            f"{score.bits:.1f} ± {score.bits_error:.1f}",
+            _spread(score.bits_per_character, score.bits_per_character_error, 3),
+            _spread(bound.perplexity, bound.perplexity_error, 2),
         )
     return result
+
+
+def _spread(value: float, error: float, digits: int) -> str:
+    return "none" if math.isnan(value) else f"{value:.{digits}f} ± {error:.{digits}f}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -56,14 +56,7 @@ def animated(console: Console, tokenizer: Tokenizer) -> Iterator[Callback]:
     new: set[int] = set()
     with Live(console=console, auto_refresh=False) as live:
 
-        def show(step: Step) -> None:
-            canvas = step.canvas
-            new.update(step.positions[step.rows == 0].tolist())
-            goes_on = bool(canvas.remaining[0].any())
-            if not new or (goes_on and len(new) * frames < int(canvas.wanted[0].sum())):
-                return
-            frame = picture(tokenizer, canvas.tokens[0], canvas.revealed[0], new)
-            new.clear()
+        def draw(frame: Text) -> None:
             if console.is_terminal:
                 live.update(frame, refresh=True)
                 time.sleep(FRAME_SECONDS)
@@ -71,4 +64,52 @@ def animated(console: Console, tokenizer: Tokenizer) -> Iterator[Callback]:
                 console.print(frame)
                 console.print()
 
+        growth = _Growth(tokenizer, frames, draw)
+
+        def show(step: Step) -> None:
+            canvas = step.canvas
+            if canvas.lengths is not None:
+                growth.show(step)
+                return
+            new.update(step.positions[step.rows == 0].tolist())
+            goes_on = bool(canvas.remaining[0].any())
+            if not new or (goes_on and len(new) * frames < int(canvas.wanted[0].sum())):
+                return
+            frame = picture(tokenizer, canvas.tokens[0], canvas.revealed[0], new)
+            new.clear()
+            draw(frame)
+
         yield show
+        growth.end()
+
+
+class _Growth:
+    """A text that grows: its tokens move as others come between them, but keep their order."""
+
+    def __init__(self, tokenizer: Tokenizer, frames: int, draw: Callable[[Text], None]) -> None:
+        self.tokenizer, self.frames, self.draw = tokenizer, frames, draw
+        self.fresh: list[bool] = []
+        """Of each token that is there, in their order, whether it came since the last frame."""
+        self.waiting: Text | None = None
+        self.drawn = Text()
+
+    def show(self, step: Step) -> None:
+        """Draw the text at evenly spaced steps, and keep it otherwise: it may be the last."""
+        assert step.canvas.lengths is not None, "rows of flexible length have their own ends"
+        length = int(step.canvas.lengths[0])
+        tokens, shown = step.canvas.tokens[0, :length], step.canvas.revealed[0, :length]
+        places = shown.nonzero()[:, 0].tolist()
+        newest, older = set(step.positions[step.rows == 0].tolist()), iter(self.fresh)
+        self.fresh = [place in newest or next(older, False) for place in places]
+        new = {place for place, fresh in zip(places, self.fresh, strict=True) if fresh}
+        self.waiting = picture(self.tokenizer, tokens, shown, new)
+        total = step.total or 1
+        if step.index * self.frames // total < (step.index + 1) * self.frames // total:
+            self.end()
+
+    def end(self) -> None:
+        """Draw what is waiting."""
+        if self.waiting is not None and self.waiting != self.drawn:
+            self.draw(self.waiting)
+            self.drawn, self.fresh = self.waiting, [False] * len(self.fresh)
+        self.waiting = None

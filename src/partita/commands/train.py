@@ -9,6 +9,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
+from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -23,6 +24,7 @@ from partita.recipe import Recipe
 from partita.training import loop
 from partita.training.distribution import leave
 from partita.training.journal import CURVES
+from partita.training.retrofit import is_retrofit
 from partita.training.runner import Setting, Watcher, default_folder, run_recipe
 
 DESCRIPTION = """\
@@ -43,9 +45,13 @@ EXAMPLES = [
     "partita train notes.txt --method.name ar --out runs/judge  an autoregressive model",
     "partita train dump.jsonl.zst --data.field body --data.rows padded",
     "partita train more.txt --from runs/notes-mdlm             fine-tune a trained model",
+    "partita train notes.txt --method.name flexmdm --data.documents line  texts of any length",
     "partita train --config recipe.yaml --training.seed 1      a recipe, one key changed",
     "torchrun --nproc-per-node 8 -m partita train notes.txt --run.distribution fsdp",
 ]
+# What a model that is trained further keeps, and what is left if its method changes.
+_SHARED = ("network", "tokenizer")
+_KEPT = ("method", *_SHARED, "sampling")
 # Arguments of a run that are no keys of the recipe, and one that has a short name.
 NAMES = {"out": "--out", "model": "--from", "--training.start_from": "--from"}
 
@@ -64,6 +70,27 @@ def options(words: Sequence[str]) -> tuple[Recipe, Path]:
         word.replace("--from", "--training.start_from", 1) if _is_from(word) else word
         for word in words
     ]
+    given = [word for word in words if word != PRINT]
+    start = _value_of(words, "--training.start_from")
+    if start is None:
+        chosen = parse(_parser(), given, Options)
+    else:
+        base = _recipe_of(start)
+        chosen = parse(_parser(base, _KEPT), given, Options)
+        if is_retrofit(chosen, base):  # which has no use for the choices of another method
+            chosen = parse(_parser(base, _SHARED), given, Options)
+    require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
+    recipe = Recipe(**{key: getattr(chosen, key) for key in Recipe.__dataclass_fields__})
+    if chosen.corpus is not None:
+        recipe = replace(recipe, data=replace(recipe.data, path=chosen.corpus))
+    if PRINT in words:  # the sections alone, so that what is printed is a recipe
+        print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
+        raise SystemExit(0)
+    return recipe, default_folder(recipe) if chosen.out is None else Path(chosen.out)
+
+
+def _parser(base: Recipe | None = None, sections: Sequence[str] = ()) -> ArgumentParser:
+    """The parser of a recipe, some sections of which are as those of another unless given."""
     parser = make_parser("train", DESCRIPTION, EXAMPLES, recipe=True)
     parser.add_argument("corpus", nargs="?", type=str, help="the text: short for --data.path")
     parser.add_argument("--out", type=str, help="the run's folder (default: runs/NAME-METHOD)")
@@ -75,18 +102,9 @@ def options(words: Sequence[str]) -> tuple[Recipe, Path]:
         help="start from a model's weights and tokenizer: short for --training.start_from",
     )
     parser.add_class_arguments(Recipe, as_group=False)
-    start = _value_of(words, "--training.start_from")
-    if start is not None:
-        parser.set_defaults(_sections_of(start))
-    chosen = parse(parser, [word for word in words if word != PRINT], Options)
-    require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
-    recipe = Recipe(**{key: getattr(chosen, key) for key in Recipe.__dataclass_fields__})
-    if chosen.corpus is not None:
-        recipe = replace(recipe, data=replace(recipe.data, path=chosen.corpus))
-    if PRINT in words:  # the sections alone, so that what is printed is a recipe
-        print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
-        raise SystemExit(0)
-    return recipe, default_folder(recipe) if chosen.out is None else Path(chosen.out)
+    for section in sections:
+        parser.set_defaults(_flat(section, getattr(base, section)))
+    return parser
 
 
 def _is_from(word: str) -> bool:
@@ -103,16 +121,11 @@ def _value_of(words: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _sections_of(start: str) -> dict[str, object]:
-    """A model that is trained further keeps its method, network and tokenizer."""
+def _recipe_of(start: str) -> Recipe:
+    """The recipe of a model that is trained further."""
     folder = find(start)
     format.verify(folder)
-    recipe = Recipe.from_dict(format.read_json(folder / format.CONFIG).get("recipe", {}))
-    return {
-        key: value
-        for section in ("method", "network", "tokenizer", "sampling")
-        for key, value in _flat(section, getattr(recipe, section)).items()
-    }
+    return Recipe.from_dict(format.read_json(folder / format.CONFIG).get("recipe", {}))
 
 
 def _flat(name: str, value: object) -> dict[str, object]:

@@ -6,7 +6,8 @@ processes that each take a part of every batch see together what a single one wo
 
     packed   windows of one long text in which document follows document. The text is taken as a
              ring, cut at a place that each epoch draws anew, so that no cut is learned
-    padded   one document per row, filled up with padding; a long document takes several rows
+    padded   one document per row, filled up with padding; a long document takes several rows,
+             unless it is left out
 """
 
 from __future__ import annotations
@@ -194,6 +195,11 @@ class Padded:
     source: TokenSource
     length: int
     document_attention: bool = True
+    skip: bool = False
+    """Leave out documents that are longer than a row, rather than cut them."""
+    separator: int | None = None
+    """For models of texts with ends of their own: how many tokens at the end of each document do
+    nothing but part it from the next. They are left out, and what follows a text is not there."""
 
     def __post_init__(self) -> None:
         require(
@@ -202,13 +208,16 @@ class Padded:
             "padding is never read, so rows of one document have it always",
             "leave it out, or use packed rows",
         )
-        ends = self.source.ends
-        begins = np.concatenate([[0], ends[:-1]])
-        pieces = -(-(ends - begins) // self.length)
+        begins, sizes = documents_of(self.source, self.separator or 0)
+        if self.skip:
+            fits = sizes <= self.length
+            begins, sizes = begins[fits], sizes[fits]
         object.__setattr__(self, "_begins", begins)
-        object.__setattr__(self, "_last_piece", np.cumsum(pieces))
+        object.__setattr__(self, "_ends", begins + sizes)
+        object.__setattr__(self, "_last_piece", np.cumsum(-(-sizes // self.length)))
 
     _begins: NDArray[np.int64] = None  # type: ignore[assignment]
+    _ends: NDArray[np.int64] = None  # type: ignore[assignment]
     _last_piece: NDArray[np.int64] = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
@@ -219,17 +228,25 @@ class Padded:
         document = np.searchsorted(self._last_piece, numbers, side="right")
         before = np.where(document > 0, self._last_piece[document - 1], 0)
         starts = self._begins[document] + (numbers - before) * self.length
-        sizes = np.minimum(self.source.ends[document] - starts, self.length)
+        sizes = np.minimum(self._ends[document] - starts, self.length)
         return list(zip(starts.tolist(), sizes.tolist(), strict=True))
 
-    def read(self, spans: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+    def read(self, spans: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor | None]:
         tokens = torch.zeros(len(spans), self.length, dtype=torch.int64)
         sizes = torch.tensor([size for _, size in spans])
         for row, (start, size) in enumerate(spans):
             tokens[row, :size] = self.source.read(start, start + size)
         within = torch.arange(self.length)
         ends = within == sizes[:, None] - 1  # what follows, up to the row's end, is a segment too
-        return tokens, within < sizes[:, None], ends
+        return tokens, within < sizes[:, None], ends if self.separator is None else None
+
+
+def documents_of(
+    source: TokenSource, separator: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where documents begin and how many tokens they have, without what parts them."""
+    begins = np.concatenate([[0], source.ends[:-1]])
+    return begins, source.ends - begins - separator
 
 
 @dataclass(frozen=True)

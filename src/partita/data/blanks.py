@@ -15,23 +15,34 @@ _BLANK = re.compile(r"__(\d+)__|_{2,}")
 _LARGEST = 1 << 20  # tokens of a blank; a slip of the finger must not fill the memory
 
 
-def infill_prompt(tokenizer: Tokenizer, text: str, blank_tokens: int | None = None) -> Prompt:
-    """A text with blanks: a run of underscores, or `__12__` for a blank of twelve tokens."""
+def infill_prompt(
+    tokenizer: Tokenizer, text: str, blank_tokens: int | None = None, *, flexible: bool = False
+) -> Prompt:
+    """A text with blanks: a run of underscores, or `__12__` for a blank of twelve tokens.
+
+    With `flexible` a run of underscores is an open gap, in which any number of tokens may come.
+    """
     if blank_tokens is not None:
         require_int(blank_tokens, "blank_tokens", 1, _LARGEST)
+        remedy = "leave one of the two out, or write __12__"
+        require(not flexible, "blank_tokens", "flexible blanks have no size", remedy)
     require_text(text, "text")
     ids: list[int] = []
     known: list[bool] = []
+    gaps: set[int] = set()
     place = 0
     for blank in _BLANK.finditer(text):
         before = _encode_before_blank(tokenizer, text[place : blank.start()])
-        size = _size(blank, blank_tokens)
-        ids += before + [0] * size
-        known += [True] * len(before) + [False] * size
+        ids, known = ids + before, known + [True] * len(before)
+        if flexible and not blank[1]:
+            gaps.add(len(ids))
+        else:
+            size = _size(blank, blank_tokens)
+            ids, known = ids + [0] * size, known + [False] * size
         place = blank.end()
     require(place > 0, "text", "has no blank", "write one as ____, or __12__ for twelve tokens")
     after = tokenizer.encode(text[place:])
-    return Prompt(torch.tensor([ids + after]), torch.tensor([known + [True] * len(after)]))
+    return _prompt(ids + after, known + [True] * len(after), gaps if flexible else None)
 
 
 def require_text(text: str, argument: str) -> None:
@@ -58,8 +69,10 @@ def _encode_before_blank(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text.rstrip(" ") if isinstance(tokenizer, BPETokenizer) else text)
 
 
-def opening_prompt(tokenizer: Tokenizer, text: str, length: int) -> Prompt:
-    """A text that goes on up to `length` tokens."""
+def opening_prompt(
+    tokenizer: Tokenizer, text: str, length: int, *, flexible: bool = False
+) -> Prompt:
+    """A text that goes on up to `length` tokens, or, with `flexible`, to wherever it ends."""
     require_text(text, "prompt")
     with naming({"text": "prompt"}):
         ids = tokenizer.encode(text)
@@ -69,5 +82,14 @@ def opening_prompt(tokenizer: Tokenizer, text: str, length: int) -> Prompt:
         f"has {len(ids)} tokens, which leaves nothing of {length} to write",
         "shorten it, or ask for a longer text",
     )
-    known = torch.arange(length) < len(ids)
-    return Prompt(torch.tensor([ids + [0] * (length - len(ids))]), known[None])
+    if flexible:
+        return _prompt(ids, [True] * len(ids), {len(ids)})
+    hidden = length - len(ids)
+    return _prompt(ids + [0] * hidden, [True] * len(ids) + [False] * hidden)
+
+
+def _prompt(ids: list[int], known: list[bool], gaps: set[int] | None = None) -> Prompt:
+    """One row. Types are given, since there may be nothing in it."""
+    opened = None if gaps is None else torch.tensor([[n in gaps for n in range(len(ids) + 1)]])
+    tokens = torch.tensor([ids], dtype=torch.int64)
+    return Prompt(tokens, torch.tensor([known], dtype=torch.bool), opened)

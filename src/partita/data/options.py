@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from partita.data.batches import ROWS, Rows, TokenSource
-from partita.data.documents import Corpus
+from partita.data.batches import ROWS, Padded, Rows, TokenSource
+from partita.data.documents import SEPARATORS, Corpus
 from partita.data.prepare import LARGEST_VOCABULARY, PrepareOptions
+from partita.data.tokenizers import Tokenizer
 from partita.errors import naming, require, require_int
+
+LONGER = ("cut", "skip", "refuse")
 
 # What is wrong with a corpus or its tokens, as the recipe calls it.
 NAMES = {
@@ -38,8 +41,12 @@ class DataOptions:
     """What is a document in plain text: paragraph (up to a blank line), line, or file."""
     valid: float = 0.05
     """Share of tokens set aside for validation, in whole documents."""
-    rows: str = "packed"
-    """packed (document follows document), or padded (one document per row)."""
+    rows: str | None = None
+    """packed (document follows document), or padded (one document per row); unless given, padded
+    for methods of texts that have ends of their own (flexmdm), packed for others."""
+    longer: str | None = None
+    """Padded rows: what becomes of documents that are longer than a row. cut (into several rows),
+    skip, or refuse; unless given, refuse for flexmdm, cut for others."""
     document_attention: bool = False
     """Packed rows: tokens read those of their own document alone."""
     cache: str = "prepared"
@@ -54,7 +61,9 @@ class DataOptions:
         )
         require(bool(self.cache), "data.cache", "is empty", "name a folder")
         with naming(NAMES):
-            _ = ROWS[self.rows]
+            _ = ROWS["packed" if self.rows is None else self.rows]
+        problem, known = f"unknown name {self.longer!r}", f"known: {', '.join(LONGER)}"
+        require(self.longer in (None, *LONGER), "data.longer", problem, known)
 
     def corpus(self) -> Corpus:
         """Where the text comes from."""
@@ -63,11 +72,17 @@ class DataOptions:
         with naming(NAMES):
             return Corpus(self.path if hosted else Path(self.path), self.field, self.documents)
 
-    def row_source(self, tokens: TokenSource, length: int) -> Rows:
-        """The tokens as rows."""
-        padded = self.rows == "padded"
-        rows: Rows = ROWS[self.rows](tokens, length, padded or self.document_attention)
+    def row_source(self, tokens: TokenSource, length: int, separator: int | None = None) -> Rows:
+        """The tokens as rows; `separator` as in `Padded`."""
+        kind = self.rows or "packed"
+        if kind == "padded":
+            return Padded(tokens, length, skip=self.longer == "skip", separator=separator)
+        rows: Rows = ROWS[kind](tokens, length, self.document_attention)
         return rows
+
+    def separator_tokens(self, tokenizer: Tokenizer) -> int:
+        """How many tokens stand between documents."""
+        return len(tokenizer.encode_array(SEPARATORS[self.documents]))
 
 
 @dataclass(frozen=True)

@@ -129,13 +129,14 @@ def prepare(
     *,
     accept: Callable[[str], None] | None = None,
     least: int = 1,
+    examine: Callable[[Prepared], None] | None = None,
 ) -> Prepared:
     """The corpus as tokens: from the cache if nothing changed, made now otherwise.
 
     `progress` is told the number of characters read so far. A `tokenizer`, if one is given, takes
     the place of the one that the options name. `accept` is told the name that the tokens will
-    have, and may refuse; so is a corpus that gives fewer than `least` tokens to train on. Neither
-    leaves anything behind.
+    have, and may refuse; so may `examine`, which sees the tokens; a corpus that gives fewer than
+    `least` tokens to train on is refused too. None of this leaves anything behind.
     """
     options = options or PrepareOptions()
     # Fetched once, for the key and the tokens.
@@ -143,17 +144,21 @@ def prepare(
     folder = cache / _cache_key(corpus, options, file, tokenizer)
     if accept is not None:
         accept(folder.name)
+    examine = examine or (lambda _prepared: None)
     if folder.exists():
         try:
-            return Prepared.open(folder)
+            prepared = Prepared.open(folder)
         except InputError as error:
             remedy = f"remove {folder}, and it is made anew"
             raise InputError(error.argument, error.problem, remedy) from error
+        examine(prepared)
+        return prepared
     check_folder(cache, "cache")
     tokenizer = tokenizer or make_tokenizer(corpus, options, file)
     with whole_folder(folder) as partial:
         _write(corpus, tokenizer, partial, options, progress, least)
         (partial / TOKENIZER).write_text(json.dumps(tokenizer.describe()))
+        examine(Prepared.open(partial))
     return Prepared.open(folder, fresh=True)
 
 

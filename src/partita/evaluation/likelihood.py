@@ -86,15 +86,36 @@ def nelbo(
     Tokens that are not `valid` are padding: they do not count, and no other token reads them.
     `progress` is told how much of the work is done, from 0 to 1.
     """
-    require_int(batch_size, "batch_size")
     check_tokens(tokens, method, valid)
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+    choices, count = _choices(method, law, groups), int(valid.sum())
+    totals = replicate_nats(
+        method, tokens, valid, replicates, batch_size, seed, label, progress, **choices
+    )
+    per_token = totals / count + bound_ends(method, choices.get("law"))
+    return Estimate(float(per_token.mean()), standard_error(per_token), count)
+
+
+def replicate_nats(
+    method: TextMethod,
+    tokens: Int64[Tensor, "N L"],
+    valid: Bool[Tensor, "N L"],
+    replicates: int,
+    batch_size: int = 64,
+    seed: int = 0,
+    label: int | Int64[Tensor, "N"] | None = None,
+    progress: Callable[[float], None] | None = None,
+    **choices: Any,
+) -> Float64[Tensor, "replicates"]:
+    """The nats of all sequences together, once for each replicate (but one for AR, which is exact).
+
+    `choices` go to the method's loss. Sequences may be empty, if the method gives those a chance.
+    """
+    require_int(batch_size, "batch_size")
     labels = as_labels(label, tokens.shape[0], tokens.device)
-    count = int(valid.sum())
     if not isinstance(method, AR):
         require_int(replicates, "replicates", 2)
     passes = 1 if isinstance(method, AR) else replicates
-    choices = _choices(method, law, groups)
     totals = torch.zeros(passes, dtype=torch.float64)
     with evaluating(method), torch.no_grad():
         for step in range(passes):
@@ -112,9 +133,13 @@ def nelbo(
                 totals[step] += _nats(loss)
                 if progress is not None:
                     progress((step + (int(rows[-1]) + 1) / len(tokens)) / passes)
-    per_token = totals / count + bound_ends(method, choices.get("law"))
-    error = float(per_token.std()) / math.sqrt(passes) if passes > 1 else 0.0
-    return Estimate(float(per_token.mean()), error, count)
+    return totals
+
+
+def standard_error(replicates: Float64[Tensor, "replicates"]) -> float:
+    """Of the mean of independent replicates; 0 for an exact value."""
+    count = len(replicates)
+    return float(replicates.std()) / math.sqrt(count) if count > 1 else 0.0
 
 
 def _choices(method: TextMethod, law: str | Law | None, groups: int | None) -> dict[str, Any]:

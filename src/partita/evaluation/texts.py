@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from partita.data.documents import SEPARATORS, Corpus
 from partita.data.tokenizers import Tokenizer
@@ -34,7 +35,7 @@ def corpus_rows(
     parts: list[Rows] = []
     stream: list[int] = []
     seen = characters = 0
-    for text in _documents(corpus):
+    for text in _documents(corpus, SEPARATORS[corpus.documents]):
         ids = tokenizer.encode(text)
         if limit is not None and seen + len(ids) > limit:
             ids = ids[: limit - seen]
@@ -57,11 +58,39 @@ def corpus_rows(
     )
 
 
-def _documents(corpus: Corpus) -> Iterator[str]:
-    """Whole documents, each with the separator that training puts behind it."""
+def whole_rows(
+    corpus: Corpus, tokenizer: Tokenizer, length: int, *, limit: int | None = None
+) -> tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"], int]:
+    """The same for models of texts that have ends of their own: each document as it is.
+
+    Part of a text is another text, which ends where this one goes on: documents longer than the
+    model are refused, and `limit` stops after the document that reaches it.
+    """
+    texts: list[list[int]] = []
+    seen = characters = 0
+    for text in _documents(corpus, ""):
+        texts.append(tokenizer.encode(text))
+        characters += len(text)
+        seen += len(texts[-1])
+        if limit is not None and seen >= limit:
+            break
+    require(bool(texts), "file", f"{corpus.path} holds no text")
+    longest, many = max(map(len, texts)), sum(len(ids) > length for ids in texts)
+    problem = (
+        f"{many:,} of {len(texts):,} documents of {corpus.path} have more than the model's "
+        f"{length:,} tokens, the longest {longest:,}"
+    )
+    require(many == 0, "file", problem, "cut texts end where they should not: leave them out")
+    rows = [torch.tensor(ids, dtype=torch.int64) for ids in texts]
+    sizes = torch.tensor([len(ids) for ids in texts])
+    return pad_sequence(rows, batch_first=True), torch.arange(longest) < sizes[:, None], characters
+
+
+def _documents(corpus: Corpus, separator: str) -> Iterator[str]:
+    """Whole documents, each with what training puts behind it."""
     pieces: list[str] = []
     for piece in corpus.pieces():
         pieces.append(piece.text)
         if piece.ends:
-            yield "".join(pieces) + SEPARATORS[corpus.documents]
+            yield "".join(pieces) + separator
             pieces = []

@@ -14,8 +14,11 @@ _TAGS = {
     "chain": "discrete-diffusion",
     "score": "discrete-diffusion",
     "gaussian": "gaussian-diffusion",
+    "flexible": "masked-diffusion",
 }
 _INFILL = '\nprint(model.infill("The capital of ____ is Paris."))'
+_FLEXIBLE = '\nprint(model.infill("The capital of ____ is Paris.", flexible=True))'
+_SHOWN = {"causal": "", "flexible": _FLEXIBLE}
 
 
 def model_card(
@@ -53,7 +56,7 @@ tags:
 import partita
 
 model = partita.load("THIS FOLDER OR HUB ID")
-print(model.sample(2)){"" if family == "causal" else _INFILL}
+print(model.sample(2)){_SHOWN.get(family, _INFILL)}
 ```
 
 The folder holds safetensors and JSON alone; loading it runs no code. The full recipe is in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,31 +14,40 @@ from torch import Tensor, nn
 from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, require
-from partita.evaluation.likelihood import Estimate, nelbo
+from partita.evaluation.likelihood import Estimate, nelbo, replicate_nats, standard_error
 from partita.evaluation.texts import windows
 from partita.hub import format
 from partita.hub.card import model_card
 from partita.hub.find import find
 from partita.hub.parts import config, read
+from partita.methods.base import is_flexible
 from partita.recipe import Recipe
 from partita.samplers import sample
 from partita.training.distribution import choose_device
 
+_VISITS = 16  # of each replicate, to a text that is scored as a whole
+
 
 @dataclass(frozen=True)
 class Score:
-    """The bound of a text: per token, and per character of it."""
+    """The bound of a text: of all of it, per token, and per character.
 
+    An empty text has bits under a model that decides where texts end, but none per token or per
+    character: those are not a number.
+    """
+
+    bits: float
+    bits_error: float
     bound: Estimate
     characters: int
 
     @property
     def bits_per_character(self) -> float:
-        return self.bound.bits * self.bound.tokens / max(self.characters, 1)
+        return self.bits / self.characters if self.characters else math.nan
 
     @property
     def bits_per_character_error(self) -> float:
-        return self.bound.bits_error * self.bound.tokens / max(self.characters, 1)
+        return self.bits_error / self.characters if self.characters else math.nan
 
 
 class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]):
@@ -64,33 +74,49 @@ class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]
     ) -> list[str]:
         """Texts that the model writes, after a prompt if one is given.
 
-        `options` go to `partita.sample`; the recipe's `sampling` section fills in the rest.
+        `options` go to `partita.sample`; the recipe's `sampling` section fills in the rest. A model
+        of flexible length decides where its texts end; `length` is then the most that one may have.
         """
-        length = self.length if length is None else length
-        opening = opening_prompt(self.tokenizer, prompt, length) if prompt else None
+        length, place = self.length if length is None else length, dict[str, Any]()
+        if prompt:
+            opening = opening_prompt(self.tokenizer, prompt, length, flexible=self.flexible)
+            place["prompt"] = opening.to(self.device)
+        if not prompt or self.flexible:
+            place["length"] = length
         chosen = self._drawing(options)
-        place = {"length": length} if opening is None else {"prompt": opening.to(self.device)}
-        drawn = sample(self.method, count, **place, **chosen)  # type: ignore[arg-type]
-        return self.decode(drawn)
+        return self.decode(sample(self.method, count, **place, **chosen))  # type: ignore[arg-type]
 
     def infill(
-        self, text: str, count: int = 1, *, blank_tokens: int | None = None, **options: Any
+        self,
+        text: str,
+        count: int = 1,
+        *,
+        blank_tokens: int | None = None,
+        flexible: bool = False,
+        **options: Any,
     ) -> list[str]:
         """The text with its blanks filled in, `count` times.
 
         A run of underscores is a blank of that many tokens, `__12__` one of twelve, and
-        `blank_tokens` sets the size of all plain runs.
+        `blank_tokens` sets the size of all plain runs. With `flexible` the model decides how many
+        tokens come in plain runs (also none), if it is one that can.
         """
-        prompt = infill_prompt(self.tokenizer, text, blank_tokens)
+        problem = f"{self.recipe.method.name} cannot tell how many tokens a blank takes"
+        remedy = "leave it out, or train a model that can with --method.name flexmdm"
+        require(self.flexible or not flexible, "flexible", problem, remedy)
+        prompt = infill_prompt(self.tokenizer, text, blank_tokens, flexible=flexible)
         chosen = self._drawing(options)
         return self.decode(sample(self.method, count, prompt=prompt.to(self.device), **chosen))  # type: ignore[arg-type]
 
     def score(self, text: str, *, replicates: int = 8, seed: int = 0) -> Score:
         """How many bits the model needs for a text, at most: its bound, with standard error.
 
-        A text longer than the model is scored in consecutive windows.
+        A text longer than the model is scored in consecutive windows; but a model of flexible
+        length, for which each window would be a text with an end, takes none that is longer.
         """
         ids = self.tokenizer.encode(text)
+        if self.flexible:
+            return self._score_whole(text, ids, replicates, seed)
         require(len(ids) > 0, "text", "is empty")
         tokens, real = windows(ids, self.length)
         bound = nelbo(
@@ -100,7 +126,24 @@ class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]
             replicates=replicates,
             seed=seed,
         )
-        return Score(bound, len(text))
+        return Score(bound.bits * bound.tokens, bound.bits_error * bound.tokens, bound, len(text))
+
+    def _score_whole(self, text: str, ids: list[int], replicates: int, seed: int) -> Score:
+        """A text with its end; an empty one has a probability too.
+
+        Each replicate visits the text many times, at times that are evenly spread: one visit alone
+        rarely sees the moments that count most.
+        """
+        problem = f"has {len(ids)} tokens, more than the model's {self.length}"
+        remedy = "shorten it: part of a text is another text, with an end that is not there"
+        require(len(ids) <= self.length, "text", problem, remedy)
+        tokens = torch.tensor([ids or [0]], device=self.device).expand(_VISITS, -1)
+        real = torch.full_like(tokens, len(ids) > 0, dtype=torch.bool)
+        nats = replicate_nats(self.method, tokens, real, replicates, seed=seed) / _VISITS  # type: ignore[arg-type]
+        total, error = float(nats.mean()), standard_error(nats)
+        per = len(ids) or math.nan
+        bound = Estimate(total / per, error / per, len(ids))
+        return Score(total / math.log(2), error / math.log(2), bound, len(text))
 
     def _drawing(self, options: dict[str, Any]) -> dict[str, Any]:
         """The recipe's `sampling` section under what is asked for; another sampler has its own."""
@@ -112,6 +155,11 @@ class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]
     def decode(self, tokens: Tensor) -> list[str]:
         """Rows of tokens as texts."""
         return [self.tokenizer.decode(row) for row in tokens.tolist()]
+
+    @property
+    def flexible(self) -> bool:
+        """Whether the model decides how long texts are."""
+        return is_flexible(self.method)
 
     @property
     def length(self) -> int:

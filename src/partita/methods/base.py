@@ -60,7 +60,7 @@ class Model(Protocol):
 
     @property
     def family(self) -> str:
-        """Which samplers fit: "masked", "causal", "chain", "score" or "gaussian"."""
+        """Which samplers fit: "masked", "causal", "chain", "score", "gaussian" or "flexible"."""
         ...
 
     @property
@@ -157,6 +157,14 @@ class Chain(Model, Protocol):
     ) -> Float[Tensor, "B L S"]:
         """p(z_s | z_t) for s < t, given the prediction at t."""
         ...
+
+
+def is_flexible(method: object) -> bool:
+    """Whether a method (or its class) is one of texts that have any length, and ends of their own.
+
+    Such a text is read, scored and written as a whole: no part of it stands for it.
+    """
+    return getattr(method, "family", None) == "flexible"
 
 
 def check_tokens(tokens: Tensor, model: Model, valid: Tensor | None = None) -> None:

@@ -9,7 +9,8 @@ from partita.categorical import Decoding
 from partita.errors import naming, require, require_int
 from partita.samplers.base import SAMPLERS
 
-_NO_OPTIONS = ("blank_tokens", "callback", "count", "length", "model", "prompt", "self", "text")
+_ELSEWHERE = "blank_tokens callback count flexible length model prompt self text"
+_NO_OPTIONS = tuple(_ELSEWHERE.split())
 
 
 def check_more(options: dict[str, Any], argument: str) -> None:
@@ -23,7 +24,7 @@ class SamplingOptions:
     """Sampling: how texts are drawn."""
 
     sampler: str | None = None
-    """ancestral, first-hitting, ordered, confidence, threshold, blocks, or autoregressive."""
+    """One that fits the method, such as ancestral, first-hitting, confidence or blocks."""
     steps: int | None = None
     """Steps of a sampler that has them."""
     temperature: float = 1.0

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from partita.errors import InputError, naming, require
+from partita.methods import METHODS
+from partita.methods.base import is_flexible
 from partita.randomness import Noise
 from partita.recipe import Recipe, flatten
 from partita.samplers import sample
+from partita.training.retrofit import is_retrofit, refuse_conditions
 
 
 def rehearse(recipe: Recipe) -> None:
@@ -20,6 +23,7 @@ def rehearse(recipe: Recipe) -> None:
     What does not fit together is found before anything is read or made, not at the first preview.
     """
     row_length(recipe)
+    _check_rows(recipe)
     _check_size(recipe)
     decoder = replace(recipe.network.decoder, depth=None, width=None, heads=None)
     sizes = {"width": 2, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
@@ -35,6 +39,17 @@ def rehearse(recipe: Recipe) -> None:
     names = {"sampler": "sampling.sampler", "steps": "sampling.steps"}
     with naming({name: f"sampling.options.{name}" for name in options} | names):
         sample(small, 1, length=1, **options)
+
+
+def _check_rows(recipe: Recipe) -> None:
+    """Refuse rows that the method cannot learn from, and choices that rows do not have."""
+    rows, name = recipe.data.rows, recipe.method.name
+    whole = not is_flexible(METHODS[name]) or rows == "padded"
+    problem = f"{rows} rows have no ends of their own, and {name} learns where texts end"
+    require(whole, "data.rows", problem, "leave it out, or give padded")
+    problem = f"is {recipe.data.longer!r}, but {rows} rows cut no document off"
+    padded = recipe.data.longer is None or rows == "padded"
+    require(padded, "data.longer", problem, "leave it out, or give --data.rows padded")
 
 
 def _check_size(recipe: Recipe) -> None:
@@ -56,11 +71,18 @@ def row_length(recipe: Recipe) -> int:
 
 
 def refuse_contradictions(recipe: Recipe, base: Recipe, path: str) -> None:
-    """A model that is trained further keeps its method, its network and its tokenizer."""
+    """A model that is trained further keeps its method, its network and its tokenizer.
+
+    One whose method changes keeps the rest, but for its length, which no weight depends on.
+    """
+    free = ["network.dropout"]
+    if is_retrofit(recipe, base):
+        refuse_conditions(base, path)
+        free += ["method.name", "network.length"]
     ours, theirs = flatten(recipe.to_dict()), flatten(base.to_dict())
     kept = ("method.name", "method.conditioning", "tokenizer.", "network.")
     for key in ours:
-        if not key.startswith(kept) or key == "network.dropout":
+        if not key.startswith(kept) or key in free:
             continue
         mine, its = ours[key], theirs[key]
         problem = f"is {mine!r}, but the model of {path} has {its!r}, which training cannot change"

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from partita.data.batches import Order
-from partita.data.options import NAMES, DataOptions
-from partita.data.prepare import Prepared, prepare
+from partita.data.options import NAMES
+from partita.data.prepare import Prepared
 from partita.data.shards import Shards
 from partita.errors import naming
 from partita.evaluation.likelihood import Estimate
@@ -30,7 +29,9 @@ from partita.training.distribution import World, joined
 from partita.training.engine import Engine
 from partita.training.journal import Journal, Listener, listeners
 from partita.training.loop import Hooks, Progress, train
-from partita.training.rehearsal import refuse_contradictions, rehearse, row_length
+from partita.training.material import orders, tokens_of
+from partita.training.rehearsal import refuse_contradictions, rehearse
+from partita.training.retrofit import is_retrofit, retrofitted
 from partita.training.run_folder import RunFolder, locked, refuse_changes
 from partita.training.throughput import flops_per_token, peak_flops
 
@@ -92,7 +93,7 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
     world.first_does(lambda: refuse_changes(folder, recipe))
     start = _start(recipe)
     prepared = _prepare(recipe, start, folder, world, watcher)
-    orders = _orders(recipe, prepared)
+    rows = orders(recipe, prepared)
     run = RunFolder(folder, recipe, prepared)
     run.provenance = _provenance(recipe, prepared, world)
     if start is None:
@@ -113,7 +114,7 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
         watcher.ready(setting)
     with _Signals() as signals:
         hooks = _hooks(engine, run, setting, watcher, signals, heard)
-        return train(engine, *orders, hooks)
+        return train(engine, *rows, hooks)
 
 
 def _start(recipe: Recipe) -> TextModel | None:
@@ -123,8 +124,11 @@ def _start(recipe: Recipe) -> TextModel | None:
         return None
     model = load(path, device="cpu")
     refuse_contradictions(recipe, model.recipe, path)
-    weights = model.contents()["model.safetensors"]
-    method = build(recipe, model.tokenizer, weights, Path(path))
+    if is_retrofit(recipe, model.recipe):
+        method = retrofitted(recipe, model)
+    else:
+        weights = model.contents()["model.safetensors"]
+        method = build(recipe, model.tokenizer, weights, Path(path))
     return TextModel(method, model.tokenizer, recipe, model.provenance)
 
 
@@ -138,16 +142,9 @@ def _prepare(
     made: list[Prepared] = []
 
     def make() -> None:
-        prepared = prepare(
-            recipe.data.corpus(),
-            Path(recipe.data.cache),
-            recipe.tokenizer.preparation(recipe.data),
-            watcher.preparing,
-            None if start is None else start.tokenizer,
-            accept=partial(refuse_changes, folder, recipe),
-            least=row_length(recipe) if recipe.data.rows == "packed" else 1,
-        )
-        made.append(prepared)
+        tokenizer = None if start is None else start.tokenizer
+        accept = partial(refuse_changes, folder, recipe)
+        made.append(tokens_of(recipe, tokenizer, accept, watcher.preparing))
 
     world.first_does(make)
     if not world.first:
@@ -166,20 +163,6 @@ def _provenance(recipe: Recipe, prepared: Prepared, world: World) -> dict[str, A
 
 def _unigram_bits(tokens: Shards) -> float:
     return corpus_entropy(tokens.read(0, min(len(tokens), _ENTROPY_TOKENS)).numpy())
-
-
-def _orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
-    """The training rows in their order, and the validation rows if they fill one."""
-    options, length = recipe.training, row_length(recipe)
-    rows = recipe.data.row_source(prepared.train, length)
-    order = Order(rows, options.batch_size, options.seed)
-    return order, _validation(recipe.data, prepared.valid, length, options.batch_size)
-
-
-def _validation(data: DataOptions, tokens: Shards, length: int, batch: int) -> Order | None:
-    if len(tokens) < (length if data.rows == "packed" else 1):
-        return None
-    return Order(data.row_source(tokens, length), batch, 0)
 
 
 def _hooks(

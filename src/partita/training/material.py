@@ -1,0 +1,81 @@
+"""From a recipe's text to rows in the order in which a run reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from partita.data.batches import Order, documents_of
+from partita.data.prepare import Prepared, prepare
+from partita.data.tokenizers import Tokenizer
+from partita.errors import InputError, require
+from partita.methods import METHODS
+from partita.methods.base import is_flexible
+from partita.recipe import Recipe
+from partita.training.rehearsal import row_length
+
+
+def tokens_of(
+    recipe: Recipe,
+    tokenizer: Tokenizer | None,
+    accept: Callable[[str], None],
+    progress: Callable[[int], None],
+) -> Prepared:
+    """The recipe's text as tokens, if its rows can be made of them.
+
+    A `tokenizer`, that of a model which is trained further, takes the place of the recipe's.
+    """
+    return prepare(
+        recipe.data.corpus(),
+        Path(recipe.data.cache),
+        recipe.tokenizer.preparation(recipe.data),
+        progress,
+        tokenizer,
+        accept=accept,
+        least=row_length(recipe) if recipe.data.rows == "packed" else 1,
+        examine=partial(_refuse_longer, recipe),
+    )
+
+
+def orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
+    """The training rows in their order, and the validation rows if there are any."""
+    options, length = recipe.training, row_length(recipe)
+    separator = _separator(recipe, prepared)
+    rows = recipe.data.row_source(prepared.train, length, separator)
+    order = Order(rows, options.batch_size, options.seed)
+    if len(prepared.valid) < (length if recipe.data.rows == "packed" else 1):
+        return order, None
+    held_out = recipe.data.row_source(prepared.valid, length, separator)
+    return order, Order(held_out, options.batch_size, 0) if len(held_out) else None
+
+
+def _separator(recipe: Recipe, prepared: Prepared) -> int | None:
+    """Where a model knows ends by itself, nothing has to stand between texts."""
+    if not is_flexible(METHODS[recipe.method.name]):
+        return None
+    return recipe.data.separator_tokens(prepared.tokenizer)
+
+
+def _refuse_longer(recipe: Recipe, prepared: Prepared) -> None:
+    """Documents that do not fit in a row: say how many there are, and what can be done."""
+    if recipe.data.rows != "padded" or recipe.data.longer in (None, "cut"):
+        return
+    length, separator = row_length(recipe), _separator(recipe, prepared) or 0
+    parts = (prepared.train, prepared.valid)
+    sizes = np.concatenate([documents_of(part, separator)[1] for part in parts])
+    longer = int((sizes > length).sum())
+    if recipe.data.longer == "refuse" and longer:
+        key = "network.length" if recipe.training.length is None else "training.length"
+        raise InputError(
+            key,
+            f"{longer:,} of {len(sizes):,} documents have more than {length:,} tokens, the longest "
+            f"{int(sizes.max()):,}",
+            f"give --{key} {int(sizes.max())}, shorter documents (--data.documents line), or "
+            "--data.longer cut or skip",
+        )
+    fitting = int((documents_of(prepared.train, separator)[1] <= length).sum())
+    problem = f"skip leaves nothing: every document has more than {length:,} tokens"
+    require(fitting > 0, "data.longer", problem, "give a larger network.length")
