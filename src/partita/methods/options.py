@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
+import yaml  # type: ignore[import-untyped]
 from torch import nn
 
 from partita.errors import InputError, described, fits, naming, require
@@ -34,6 +35,8 @@ class MethodOptions:
     """More choices of the method, for example {transition: uniform, steps: 100} of d3pm."""
 
     def __post_init__(self) -> None:
+        for key in ("schedule_options", "law_options", "options"):  # null is nothing
+            object.__setattr__(self, key, getattr(self, key) or {})
         with naming(self._names()):
             _ = METHODS[self.name]
             if self.law is not None:
@@ -51,7 +54,11 @@ class MethodOptions:
                 )
         except InputError:
             raise
-        except (RuntimeError, ArithmeticError, TypeError, ValueError, MemoryError) as error:
+        except TypeError as error:
+            if "build()" not in str(error):
+                raise InputError("network", f"no network can be made of it: {error}") from error
+            raise InputError("method.name", f"{error}; see the method's own file") from error
+        except (RuntimeError, ArithmeticError, ValueError, MemoryError) as error:
             why = str(error).partition("\n")[0]  # torch goes on for pages
             raise InputError(
                 "network", f"no network can be made of it: {why}", "choose smaller sizes"
@@ -67,19 +74,20 @@ class MethodOptions:
         for key in given:
             require(key in known, f"method.{key}", problem, "leave it out")
         kinds = get_type_hints(METHODS[self.name].build)  # type: ignore[attr-defined]
-        for key, value in self.options.items():
+        options = {key: _loaded(value) for key, value in self.options.items()}
+        for key, value in options.items():
             require(key in own, f"method.options.{key}", problem, takes)
             wrong = f"must be {described(kinds.get(key))}, got {value!r}"
             right = key not in kinds or fits(value, kinds[key])
             require(right, f"method.options.{key}", wrong)
-        return given | self.options
+        return given | options
 
     def _names(self) -> dict[str, str]:
         """The method's arguments as keys of the recipe."""
         law = {key: f"method.law_options.{key}" for key in self.law_options}
         options = "schedule_options"
         schedule = {f"schedule.{key}": f"method.{options}.{key}" for key in self.schedule_options}
-        keys = {key: f"method.{key}" for key in ("schedule", "law", "conditioning")}
+        keys = {key.name: f"method.{key.name}" for key in fields(self) if key.name != "options"}
         own = own_options(self.name) if self.name in METHODS else {}
         more = {key: f"method.options.{key}" for key in own}
         for name, value in self.options.items():  # betas_options.end is betas.end to its owner
@@ -87,6 +95,15 @@ class MethodOptions:
                 owner = name.removesuffix("_options")
                 more |= {f"{owner}.{key}": f"method.options.{name}.{key}" for key in value}
         return {**law, **schedule, **keys, **more, "method": "method.name"}
+
+
+def _loaded(value: object) -> object:
+    """A flag with two dots brings its value as text: what it says, as YAML would have it."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: yaml.safe_load(held) if isinstance(held, str) else held for key, held in value.items()
+    }
 
 
 def parameters_of(name: str) -> dict[str, Any]:

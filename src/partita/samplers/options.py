@@ -23,7 +23,7 @@ class SamplingOptions:
     """Sampling: how texts are drawn."""
 
     sampler: str | None = None
-    """ancestral, first-hitting, ordered, confidence, threshold, blocks, or autoregressive."""
+    """The sampler; `partita methods NAME` lists those that fit a method, its default first."""
     steps: int | None = None
     """Steps of a sampler that has them."""
     temperature: float = 1.0
