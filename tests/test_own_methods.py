@@ -80,7 +80,8 @@ def test_a_method_without_a_network_trains_and_loads(unigram):
     assert "unigram.py" in described
     assert "method.options.scale" in described
     refused = unigram("-m", "partita", "sample", "runs/notes-unigram", code=2).stderr
-    assert "its method 'unigram' is not in this library; run the file that has it" in refused
+    assert "its method 'unigram' is not in this library; " in refused
+    assert "run the file that has it as the command line" in refused
     program = "import unigram, partita; print(partita.load('runs/notes-unigram').sample(1))"
     unigram("-c", program)
 

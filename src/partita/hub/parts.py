@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,7 +75,7 @@ def build(
     path = where / format.WEIGHTS
     # A depth that the file cannot hold is refused before so many blocks are made. (A method need
     # not have blocks, so that few of them are made in any case.)
-    blocks = recipe.network.depth
+    blocks = recipe.network.depth if weights else math.inf
     require(blocks <= max(len(weights), _FEW_BLOCKS), "model", f"{path} holds too few tensors")
     # In shape alone: sizes that no memory could hold cost nothing.
     with _blaming(where / format.CONFIG), torch.device("meta"):
@@ -91,8 +93,10 @@ def _check_method(recipe: object) -> None:
     method = recipe.get("method") if isinstance(recipe, dict) else None
     name = method.get("name") if isinstance(method, dict) else None
     if isinstance(name, str):
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {near[0]!r}? If not, " if near else ""
+        remedy = f"{hint}run the file that has it as the command line, or import it first"
         problem = f"its method {name!r} is not in this library"
-        remedy = "run the file that has it as the command line, or import it first"
         require(name in METHODS, "method.name", problem, remedy)
 
 

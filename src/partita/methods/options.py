@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from torch import nn
@@ -13,6 +16,16 @@ from partita.errors import InputError, described, fits, naming, require
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import LAWS
+
+_PLAIN: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "None": NoneType,
+    "dict[str, float]": dict[str, float],
+    "dict[str, int]": dict[str, int],
+}
 
 
 @dataclass(frozen=True)
@@ -54,12 +67,10 @@ class MethodOptions:
                 )
         except InputError:
             raise
-        except TypeError as error:
-            if "build()" not in str(error):
-                raise InputError("network", f"no network can be made of it: {error}") from error
-            raise InputError("method.name", f"{error}; see the method's own file") from error
-        except (RuntimeError, ArithmeticError, ValueError, MemoryError) as error:
+        except (RuntimeError, ArithmeticError, TypeError, ValueError, MemoryError) as error:
             why = str(error).partition("\n")[0]  # torch goes on for pages
+            if "build() missing" in why:
+                raise InputError("method.name", why, "see the method's own file") from error
             raise InputError(
                 "network", f"no network can be made of it: {why}", "choose smaller sizes"
             ) from error
@@ -73,13 +84,13 @@ class MethodOptions:
         problem, takes = f"{self.name} has no such choice", f"it takes: {', '.join(own) or 'none'}"
         for key in given:
             require(key in known, f"method.{key}", problem, "leave it out")
-        kinds = get_type_hints(METHODS[self.name].build)  # type: ignore[attr-defined]
+        kinds = _kinds(self.name)
         options = {key: _loaded(value) for key, value in self.options.items()}
         for key, value in options.items():
             require(key in own, f"method.options.{key}", problem, takes)
-            wrong = f"must be {described(kinds.get(key))}, got {value!r}"
-            right = key not in kinds or fits(value, kinds[key])
-            require(right, f"method.options.{key}", wrong)
+            if key in kinds:
+                wrong = f"must be {described(kinds[key])}, got {value!r}"
+                require(fits(value, kinds[key]), f"method.options.{key}", wrong)
         return given | options
 
     def _names(self) -> dict[str, str]:
@@ -104,6 +115,21 @@ def _loaded(value: object) -> object:
     return {
         key: yaml.safe_load(held) if isinstance(held, str) else held for key, held in value.items()
     }
+
+
+def _kinds(name: str) -> dict[str, Any]:
+    """The types of a method's choices, as far as they are plain.
+
+    Annotations are text, which is looked up and never evaluated: recipes come from strangers too.
+    """
+    parameters = inspect.signature(METHODS[name].build).parameters.values()  # type: ignore[attr-defined]
+    found = {}
+    for parameter in parameters:
+        parts = str(parameter.annotation).split(" | ")
+        if all(part in _PLAIN for part in parts):
+            kinds = [_PLAIN[part] for part in parts]
+            found[parameter.name] = functools.reduce(operator.or_, kinds)
+    return found
 
 
 def parameters_of(name: str) -> dict[str, Any]:
