@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.data.images import Images, digits, mnist
+from partita.errors import InputError
 from partita.methods.ddpm import DDPM, bits_per_dimension
 from partita.networks.unet import UNet
 from partita.processes.gaussian import make_process
@@ -109,9 +110,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=6)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    if not options.picture.parent.is_dir():  # said before training, not after
+        parser.error(f"{options.picture.parent} is no folder")
+    try:
+        fit, rest = data(options.mnist)
+    except InputError as refused:
+        parser.error(str(refused))
 
     torch.manual_seed(0)
-    fit, rest = data(options.mnist)
     network = UNet(width=options.width, classes=10)
     # The first step's noise is not far below the distance of two levels: with less there would be
     # nothing to learn from, with more they could not be told apart.

@@ -14,13 +14,14 @@ from partita.data.tokenizers import BPETokenizer
 from partita.errors import InputError
 from partita.evaluation.likelihood import exact_log_likelihood, nelbo
 from partita.hub.published.reference import dit_config, rename_dit
-from partita.methods import AR, MD4, MDLM
+from partita.methods import AR, D3PM, DDPM, MD4, MDLM
 from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Rate
 from partita.randomness import Noise
 from partita.samplers import Guided, Prompt, sample
+from partita.samplers.gaussian import generate
 from partita.samplers.options import SamplingOptions
 from partita.schedules import make_schedule
 from partita.training.loop import fit
@@ -44,6 +45,10 @@ def broken():
     method = mdlm()
     torch.nn.init.constant_(method.network.head.weight, torch.nan)
     return method
+
+
+def ddpm():
+    return DDPM(torch.nn.Identity(), steps=10)
 
 
 def prompt(tokens, known=None):
@@ -240,6 +245,27 @@ TABLE = {
     ),
     "unknown schedule of a recipe": (
         lambda: MethodOptions(schedule="square").build(TINY, VOCAB),
+        "method.schedule",
+    ),
+    "likelihood of vectors": (lambda: nelbo(ddpm(), TEXT), "method"),
+    "vectors of tokens": (lambda: generate(mdlm(), [2]), "model"),
+    "a shape that is a number": (lambda: generate(ddpm(), 2), "shape"),
+    "negative clip": (lambda: generate(ddpm(), [2], clip=-1.0), "clip"),
+    "large variances of DDIM": (
+        lambda: generate(ddpm(), [2], eta=0.0, variance="large"),
+        "variance",
+    ),
+    "whole numbers to diffuse": (lambda: ddpm().loss(TEXT, Noise.for_batch(0, 2)), "x_0"),
+    "a transition in a list": (
+        lambda: D3PM(network(time=True), transition=[[1.0]]),
+        "transition",
+    ),
+    "noise schedule that overshoots": (
+        lambda: MethodOptions("ddpm", schedule_options={"offset": 1.5}).build(TINY, VOCAB),
+        "method.schedule",
+    ),
+    "steps among a noise schedule's options": (
+        lambda: MethodOptions("ddpm", schedule_options={"steps": 5.0}).build(TINY, VOCAB),
         "method.schedule",
     ),
     "MLP without channels": (lambda: network(mlp_ratio=0.0), "network.mlp_ratio"),

@@ -20,6 +20,7 @@ from partita.evaluation.consistency import score_consistency
 from partita.evaluation.texts import windows
 from partita.hub import checkpoints
 from partita.methods import METHODS
+from partita.methods.options import own_options, parameters_of
 from partita.recipe import Recipe
 from partita.samplers import SAMPLERS
 from tests.kill_and_resume import corpus
@@ -190,7 +191,11 @@ def test_every_method_says_what_it_is(capsys, name):
     assert main(["methods", name]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert facts["paper"] in out
-    assert all(option in out for option in facts["options"])
+    assert all(f"method.{key}" in out for key in facts["choices"])
+    known, own = parameters_of(name), own_options(name)
+    keys = {f"options.{key}" if key in own else key for key in known}
+    assert set(facts["choices"]) <= keys
+    assert {f"options.{key}" for key in own} <= set(facts["choices"])
 
 
 def trained(method):

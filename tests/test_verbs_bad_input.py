@@ -390,7 +390,7 @@ TABLE: dict[str, dict[str, str]] = {
         "sedd notes.txt --seed -1": "--seed: must be at least 0, got -1",
         "sedd notes.txt --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
         "sedd notes.txt --out notes.txt/a.png": "--out: notes.txt is no folder; choose another ",
-        "genmd4 notes.txt": "file: genmd4's schedules need no text; leave it out",
+        "genmd4 nowhere.txt": "file: nowhere.txt does not exist",
         "genmd4 --count 0": "--count: must be at least 1, got 0",
         "genmd4 --count few": "--count: must be a whole number, got 'few'",
         "genmd4 --out hollow": "--out: hollow is a folder",
@@ -538,7 +538,7 @@ RECIPES = {
     "--method.name genmd4 --method.schedule_options.exponent 0": (
         "method.schedule_options.exponent: must be a positive, finite number, got 0"
     ),
-    "--method.name genmd4 --method.schedule_options.speed 1": "method.schedule: genmd4's take exp",
+    "--method.name genmd4 --method.schedule_options.speed 1": "method.schedule_options: has speed",
     "--method.name genmd4 --method.conditioning none": "method.conditioning: genmd4 has no such ",
     "--method.name genmd4 --network.decoder.depth 1": f"network.decoder.depth: is 1, {NO_DECODER}",
     "--method.name ddpm --method.options.steps 1": "method.options.steps: must be at least 2, got",

@@ -11,6 +11,7 @@ _HOME = {
     "AR": "partita.methods",
     "D3PM": "partita.methods",
     "DDPM": "partita.methods",
+    "bits_per_dimension": "partita.methods.ddpm",
     "EmbeddingDDPM": "partita.methods",
     "GenMD4": "partita.methods",
     "SEDD": "partita.methods",

@@ -13,13 +13,20 @@ T = TypeVar("T")
 
 
 def check_options(
-    argument: str, name: str, function: Callable[..., object], given: Iterable[str]
+    argument: str,
+    name: str,
+    function: Callable[..., object],
+    given: Iterable[str],
+    besides: tuple[str, ...] = (),
 ) -> None:
-    """Refuse options that a named thing does not take, and list those that it does."""
+    """Refuse options that a named thing does not take, and list those that it does.
+
+    What it takes `besides` is given in another way.
+    """
     known = [
         parameter.name
         for parameter in inspect.signature(function).parameters.values()
-        if parameter.name not in ("schedule", "base")
+        if parameter.name not in ("schedule", "base", *besides)
     ]
     for option in given:
         if option not in known:

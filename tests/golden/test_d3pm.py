@@ -193,7 +193,7 @@ def test_exact_likelihood_of_the_chain(name):
     states, ones = torch.arange(size)[:, None], torch.ones(size, dtype=torch.float64)
     law = case["prior"]
     for t in range(steps, 0, -1):
-        mean = method.mean(states, ones * t / steps)
+        mean = method.log_mean(states, ones * t / steps)
         law = law @ method.step(mean, states, ones * (t - 1) / steps, ones * t / steps)[:, 0]
     case.close(-law[: case.config["V"]].log(), "neg_log_p")
 

@@ -315,7 +315,7 @@ class Toy:
         tokens, masked, row_t = self.rows(t)
         row_s = s.repeat_interleave(len(self.x) * len(self.masks))
         z = torch.where(masked, self.mask_id, tokens)
-        log_mean = self.model.mean(z, row_t)
+        log_mean = self.model.log_mean(z, row_t)
         step = self.model.step(log_mean, z, row_s, row_t).detach()
         right = step.gather(-1, tokens[..., None])[..., 0]
         shape = (len(t), len(self.x), len(self.masks), self.length)

@@ -524,7 +524,7 @@ def network(**options):
 def test_a_logit_for_the_mask_is_removed():
     torch.manual_seed(0)
     method = D3PM(network(), steps=4)
-    mean = method.mean(torch.full((2, 4), MASK), torch.ones(2))
+    mean = method.log_mean(torch.full((2, 4), MASK), torch.ones(2))
     assert mean.shape == (2, 4, VOCAB)
     torch.testing.assert_close(mean.exp().sum(-1), torch.ones(2, 4))
 
@@ -541,13 +541,13 @@ def test_a_logit_for_the_mask_is_removed():
         ("steps", {"betas": torch.full((3,), 0.1), "steps": 4}),
         ("steps", {"steps": 0}),
         ("betas", {"betas": "cosin"}),
-        ("betas", {"betas": "cosine", "start": 0.1}),
+        ("betas", {"betas": "cosine", "betas_options": {"start": 0.1}}),
         ("betas", {"betas": torch.tensor([0.1, 1.2])}),
         ("betas", {"betas": torch.tensor([0.1, math.nan])}),
         ("betas", {"betas": torch.zeros(2, 2)}),
         ("betas", {"transition": torch.eye(3), "steps": 2, "betas": "linear"}),
         ("betas", {"transition": "gaussian", "betas": torch.tensor([0.0, 0.1])}),
-        ("betas.start", {"betas": "linear", "start": -1.0}),
+        ("betas.start", {"betas": "linear", "betas_options": {"start": -1.0}}),
         ("hybrid", {"hybrid": -0.1}),
         ("last_step", {"last_step": "mean"}),
     ],

@@ -58,7 +58,7 @@ def test_every_schedule_goes_from_data_to_noise(name, steps):
     assert bool((process.signal(every).diff() < 0).all())
     assert float(process.signal(steps_of(steps))) < 0.02
     torch.testing.assert_close(
-        process.signal(every) + process.noise(every), torch.ones(steps + 1).double()
+        process.signal(every) + process.variance(every), torch.ones(steps + 1).double()
     )
 
 
@@ -97,7 +97,7 @@ def test_the_posterior_is_the_papers():
 def test_the_posterior_is_bayes_rule(name, s, t):
     """q(x_s | x_t, x_0) ~ q(x_t | x_s) q(x_s | x_0), on a grid."""
     process, x_0, x_t = make_process(name, 10), 0.7, -0.4
-    signal, noise = process.signal(steps_of(s)), process.noise(steps_of(s))
+    signal, noise = process.signal(steps_of(s)), process.variance(steps_of(s))
     lost = process.lost(steps_of(s), steps_of(t))
     x_s = torch.linspace(-9, 9, 40_001, dtype=torch.float64)
     log_density = Normal(signal.sqrt() * x_0, noise.sqrt()).log_prob(x_s)
@@ -157,7 +157,7 @@ def test_terms_are_divergences(name, variance):
     p = Normal(process.posterior_mean(wrong_denoiser(x_t, t), x_t, t - 1, t), other)
     torch.testing.assert_close(model.term(x_0, t, epsilon), kl_divergence(q, p).sum(-1))
     end = steps_of(10).expand(9)
-    q = Normal(process.signal(end)[:, None].sqrt() * x_0, process.noise(end)[:, None].sqrt())
+    q = Normal(process.signal(end)[:, None].sqrt() * x_0, process.variance(end)[:, None].sqrt())
     standard = Normal(torch.zeros(1).double(), torch.ones(1).double())
     torch.testing.assert_close(model.prior_term(x_0), kl_divergence(q, standard).sum(-1))
 
@@ -194,7 +194,7 @@ MEAN, DEVIATION = 0.3, 0.5  # of normal data, whose denoiser is a straight line
 
 def line_denoiser(process):
     def clean(x, t):
-        signal, noise = wide(process.signal(t), x), wide(process.noise(t), x)
+        signal, noise = wide(process.signal(t), x), wide(process.variance(t), x)
         gain = signal.sqrt() * DEVIATION**2 / (signal * DEVIATION**2 + noise)
         return MEAN + gain * (x - signal.sqrt() * MEAN)
 
@@ -254,7 +254,10 @@ def test_the_bound_of_pixels_is_above_their_entropy():
     process = make_process("cosine", 400)
 
     def clean(x, t):
-        signal, noise = wide(process.signal(t), x)[..., None], wide(process.noise(t), x)[..., None]
+        signal, noise = (
+            wide(process.signal(t), x)[..., None],
+            wide(process.variance(t), x)[..., None],
+        )
         log_mass = -((x[..., None] - signal.sqrt() * levels) ** 2) / (2 * noise)
         return log_mass.softmax(-1) @ levels
 
@@ -288,7 +291,7 @@ def test_ddim_keeps_the_marginals(s, t, eta):
 
     torch.testing.assert_close(move(one, zero, zero), process.marginal(one, at[0], zero))
     variance = move(zero, one, zero) ** 2 + move(zero, zero, one) ** 2
-    torch.testing.assert_close(variance[0], process.noise(at[0]))
+    torch.testing.assert_close(variance[0], process.variance(at[0]))
 
 
 @pytest.mark.parametrize("variance", ["small", "large"])
@@ -314,7 +317,7 @@ def mixture_noise(process):
     """The exact epsilon of a mixture of round normals: -sqrt(1 - abar) times the score."""
 
     def epsilon(x, t):
-        signal, noise = wide(process.signal(t), x), wide(process.noise(t), x)
+        signal, noise = wide(process.signal(t), x), wide(process.variance(t), x)
         variance = signal * WIDTH**2 + noise
         away = x[:, None] - signal.sqrt()[..., None] * CENTRES
         log_mass = WEIGHTS.log() - (away**2).sum(-1) / (2 * variance)
@@ -410,11 +413,11 @@ def token_bound(model, token):
     """The three parts of the bound by quadrature, from distributions."""
     process, e = model.process, model.vectors()[token].item()
     end = steps_of(process.steps)
-    q = Normal(process.signal(end).sqrt() * e, process.noise(end).sqrt())
+    q = Normal(process.signal(end).sqrt() * e, process.variance(end).sqrt())
     total = float(kl_divergence(q, Normal(torch.zeros(1).double(), torch.ones(1).double())))
     for number in range(1, process.steps + 1):
         t = torch.full((len(GRID),), number)
-        at = process.signal(t[:1]).sqrt() * e, process.noise(t[:1]).sqrt()
+        at = process.signal(t[:1]).sqrt() * e, process.variance(t[:1]).sqrt()
         chance = Normal(*at).log_prob(GRID).exp() * (GRID[1] - GRID[0])
         log_probs = model.log_probabilities(GRID.float()[:, None, None], t).detach()
         if number == 1:

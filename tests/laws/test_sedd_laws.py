@@ -677,8 +677,6 @@ def test_build_learns_and_samples(name):
     drawn = sample(model, 4, steps=4)
     assert drawn.shape == (4, 4)
     assert int(drawn.max()) < 5
-    with pytest.raises(InputError, match="law"):
-        METHODS[name].build(options, 5, law="subset")
 
 
 def test_bad_input():

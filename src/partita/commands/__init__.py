@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 from partita import __version__
@@ -46,13 +47,20 @@ _REMEDIES = {
 _TOO_LARGE = ("allocate memory", "out of memory", "size calculation overflowed")
 
 
+def program() -> str:
+    """How this command line is called: `partita`, or the file that adds a method to it."""
+    script = Path(sys.argv[0])
+    ours = script.name in ("partita", "__main__.py") or script.suffix != ".py"
+    return "partita" if ours else f"python {script}"
+
+
 def overview() -> str:
     """What `partita --help` prints."""
     width = max(map(len, VERBS))
     lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
     return "\n".join(
         [
-            "usage: partita VERB [options]",
+            f"usage: {program()} VERB [options]",
             "",
             "Masked and partition generative modelling.",
             "",

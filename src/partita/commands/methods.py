@@ -6,14 +6,16 @@ import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+import partita
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.methods import METHODS
-from partita.methods.options import own_options
+from partita.methods.options import own_options, parameters_of
 from partita.processes.corruption import LAWS
 from partita.samplers import SAMPLERS
 from partita.samplers.front import fitting_samplers
@@ -21,7 +23,7 @@ from partita.schedules import SCHEDULES
 from partita.training.optimisers import OPTIMISERS
 
 # Where a method is: what it says of itself, in the order in which it is printed.
-ROWS = ("paper", "equation", "loss", "samplers", "data", "options", "file")
+ROWS = ("paper", "equation", "loss", "samplers", "data", "file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,30 +83,39 @@ def facts_of(name: str) -> dict[str, Any]:
     return {
         "summary": _line(method),
         **(asdict(about) if about else {}),
+        "choices": dict(about.choices) if about else _undescribed(name),
         "samplers": fitting_samplers(method.family),  # type: ignore[attr-defined]
-        "options": own_options(name),
-        "file": method.__module__.replace(".", "/") + ".py",
+        "file": _file(method),
     }
 
 
+def _undescribed(name: str) -> dict[str, str]:
+    """The choices of a method that says nothing of itself."""
+    own = own_options(name)
+    keys = {key: f"options.{key}" if key in own else key for key in parameters_of(name)}
+    return {key: f"{parameters_of(name)[option]}" for option, key in keys.items()}
+
+
+def _file(method: type) -> str:
+    """Where its source is: in the package, or somewhere else."""
+    path = Path(inspect.getfile(method)).absolute()
+    for root in (Path(partita.__file__).parent.parent, Path.cwd()):
+        if path.is_relative_to(root):
+            return str(path.relative_to(root))
+    return str(path)
+
+
 def described(name: str, facts: dict[str, Any]) -> Table:
-    """A method for people. Options are those of `method.options` in a recipe."""
+    """A method for people; choices under the keys that a recipe has for them."""
     table = Table(title=f"{name}: {facts['summary']}", title_justify="left", box=None)
     table.show_header = False
     for row in ROWS:
         value = facts.get(row)
-        if isinstance(value, list):
-            value = ", ".join(value)
-        elif isinstance(value, dict):
-            value = ", ".join(map(_with_default, value.items()))
         if value:
-            table.add_row(f"  {row}", value)
+            table.add_row(f"  {row}", ", ".join(value) if isinstance(value, list) else value)
+    for key, text in facts["choices"].items():
+        table.add_row(f"  method.{key}", text)
     return table
-
-
-def _with_default(option: tuple[str, Any]) -> str:
-    name, default = option
-    return name if default is None else f"{name} ({default})"
 
 
 def _lines(entries: Iterable[tuple[str, object]]) -> dict[str, str]:

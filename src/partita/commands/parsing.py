@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, get_loader, set_parsing_settings
 
+from partita.commands import program
 from partita.data.reading import reading
 from partita.errors import InputError, described, require
 
@@ -34,7 +35,7 @@ def make_parser(
     """A parser that teaches: what the verb does, and lines to try."""
     lines = "\n".join(f"  {example}" for example in examples)
     parser = ArgumentParser(
-        prog=f"partita {verb}",
+        prog=f"{program()} {verb}",
         description=description,
         epilog=f"examples:\n{lines}",
         formatter_class=_Formatter,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from torch import Tensor
 
 from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
 from partita.data.documents import Corpus
@@ -32,7 +33,7 @@ class Options:
     count: int = 10
     """Tokens at each end of the learned schedules."""
     limit: int = 20_000
-    """Mask at most about so many tokens of the file."""
+    """Read at most about so many tokens of the file."""
     out: str | None = None
     """The picture (PNG); schedules.png or consistency.png in this folder unless given."""
     seed: int = 0
@@ -55,14 +56,15 @@ def options(words: Sequence[str]) -> Options:
     parser = make_parser(
         "report",
         "What a method shows of itself once it is trained, as a table and a picture.\n"
-        "genmd4: the schedules it learned, of the tokens that are revealed first and last.\n"
+        "genmd4: the schedules it learned, of the tokens that are revealed first and last (among\n"
+        "those of a text, if one is given: others have learned nothing of their own).\n"
         "sedd: how far the sums of its scores, on a text, are from what any law would give.",
         [
-            "partita report runs/notes-genmd4",
+            "partita report runs/notes-genmd4 notes.txt",
             "partita report runs/notes-sedd test.txt --out sums.png",
         ],
     )
-    place = "?a text; sedd needs one"
+    place = "?a text: sedd needs one, genmd4 looks for its tokens alone"
     add_options(parser, Options, model=MODEL, file=place)
     return parse(parser, words, Options)
 
@@ -88,18 +90,19 @@ def run(words: Sequence[str]) -> None:
 
 def _schedules(model: TextModel, method: GenMD4, chosen: Options) -> dict[str, Any]:
     """The exponents at both ends, in a table; alpha(t) of some of them in a picture."""
-    require(chosen.file is None, "file", "genmd4's schedules need no text", "leave it out")
-    found = extremes(method, model.tokenizer, chosen.count)
+    among = None if chosen.file is None else set(_tokens(model, chosen)[0].flatten().tolist())
+    found = extremes(method, model.tokenizer, chosen.count, among)
     if not chosen.json:
         console = Console(highlight=False)
         console.print("alpha(t) = 1 - t^w: a large w is revealed early, a small one late")
         console.print(schedule_table(found))
-    draw_schedules(method, model.tokenizer, chosen.out or SCHEDULES, min(chosen.count, 5))
+    few = min(chosen.count, 5)
+    draw_schedules(method, model.tokenizer, chosen.out or SCHEDULES, few, among)
     return asdict(found)
 
 
-def _consistency(model: TextModel, method: SEDD, chosen: Options) -> dict[str, Any]:
-    """Sums of scores against alpha / (1 - alpha), at every time."""
+def _tokens(model: TextModel, chosen: Options) -> tuple[Tensor, Tensor]:
+    """The text's tokens as rows, and which of them are real."""
     if chosen.file is None:
         raise InputError("file", "sedd's report needs a text to mask", "give one")
     data = model.recipe.data
@@ -108,6 +111,14 @@ def _consistency(model: TextModel, method: SEDD, chosen: Options) -> dict[str, A
         tokens, real, _ = corpus_rows(
             corpus, model.tokenizer, model.length, apart=False, limit=chosen.limit
         )
+    return tokens, real
+
+
+def _consistency(model: TextModel, method: SEDD, chosen: Options) -> dict[str, Any]:
+    """Sums of scores against alpha / (1 - alpha), at every time."""
+    problem = "its noise is uniform: there are no masks whose scores have a known sum"
+    require(method.graph.mask_id is not None, "model", problem, "sedd's is absorbing")
+    tokens, real = _tokens(model, chosen)
     rows = score_consistency(
         method, tokens.to(model.device), valid=real.to(model.device), seed=chosen.seed
     )

@@ -22,7 +22,7 @@ class Drawing:
     """What `sample` and `infill` have in common. The model's recipe fills in what is left out."""
 
     sampler: str | None = None
-    """One that fits the method, such as ancestral, first-hitting, confidence or blocks."""
+    """The sampler; `partita methods NAME` lists those that fit a method, its default first."""
     steps: int | None = None
     """Steps of a sampler that has them."""
     temperature: float | None = None

@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from partita.commands import program
 from partita.commands.parsing import make_parser, parse
 from partita.commands.prepare import counter, summary
 from partita.commands.show import printable
@@ -168,7 +169,7 @@ class Display:
         self.setting: Setting | None = None
         self.valid: Estimate | None = None
         self.texts: list[str] = []
-        self.smooth = math.nan
+        self.bits = math.nan
 
     def __enter__(self) -> Display:
         return self
@@ -211,10 +212,10 @@ class Display:
         if not self.bar.live.is_started:
             self.bar.start()
         bits = report.loss / math.log(2)
-        self.smooth = bits if math.isnan(self.smooth) else 0.8 * self.smooth + 0.2 * bits
+        self.bits = bits
         speed = f"{report.tokens_per_second:,.0f} tokens/s"
         busy = "" if mfu is None else f"  MFU {mfu:.0%}"
-        loss = f"loss {self.smooth * math.log(2):.3f}  {self.smooth:.3f} bits/token"
+        loss = f"loss {report.loss:.3f}  {bits:.3f} bits/token"
         numbers = f"{loss}  {speed}{busy}  epoch {report.epoch:.2f}"
         self.bar.update(self.task, completed=report.share, step=report.step, numbers=numbers)
         if not self.console.is_terminal and report.share < 1:
@@ -238,12 +239,13 @@ class Display:
                 soft_wrap=True,
             )
             return
-        if math.isnan(self.smooth):
+        if math.isnan(self.bits):
             self.console.print("The run is finished: nothing was left to do.")
         for text in self.texts:
             self.console.rule("sample", align="left", style="dim")
             self.console.print(printable(text), markup=False)
         if self.texts:
             self.console.rule(style="dim")
-        self.console.print(f"Done. Model: {folder}  curves: {folder / CURVES}", soft_wrap=True)
-        self.console.print(f"Try: partita sample {folder} --show", soft_wrap=True)
+        drawn = f"  curves: {folder / CURVES}" if (folder / CURVES).exists() else ""
+        self.console.print(f"Done. Model: {folder}{drawn}", soft_wrap=True)
+        self.console.print(f"Try: {program()} sample {folder} --show", soft_wrap=True)

@@ -86,6 +86,8 @@ def nelbo(
     Tokens that are not `valid` are padding: they do not count, and no other token reads them.
     `progress` is told how much of the work is done, from 0 to 1.
     """
+    kind, fits = type(method).__name__, isinstance(method, TextMethod)
+    require(fits, "method", f"{kind} is no model of tokens", "DDPM has a `bound` of its own")
     check_tokens(tokens, method, valid)
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
     choices, count = _choices(method, law, groups), int(valid.sum())

@@ -36,8 +36,13 @@ class Extremes:
     largest: list[TokenSchedule]
 
 
-def extremes(method: GenMD4, tokenizer: Tokenizer, count: int = 10) -> Extremes:
-    """The `count` tokens with the smallest exponents and as many with the largest."""
+def extremes(
+    method: GenMD4, tokenizer: Tokenizer, count: int = 10, among: set[int] | None = None
+) -> Extremes:
+    """The `count` tokens with the smallest exponents and as many with the largest.
+
+    `among` are the tokens to look at: one that never occurs has learned nothing of its own.
+    """
     require_int(count, "count")
     tokens = method.mask_id
     require(
@@ -48,8 +53,9 @@ def extremes(method: GenMD4, tokenizer: Tokenizer, count: int = 10) -> Extremes:
     )
     exponents = method.exponents.detach().double().cpu()
     order = torch.argsort(exponents, stable=True).tolist()
-    low = min(count, (tokens + 1) // 2)
-    high = min(count, tokens - low)
+    order = [token for token in order if among is None or token in among]
+    low = min(count, (len(order) + 1) // 2)
+    high = min(count, len(order) - low)
 
     def row(token: int) -> TokenSchedule:
         return TokenSchedule(token, tokenizer.decode([token]), float(exponents[token]))
@@ -77,7 +83,11 @@ def _cells(row: TokenSchedule) -> list[Text]:
 
 
 def draw_schedules(
-    method: GenMD4, tokenizer: Tokenizer, path: str | Path, count: int = 5
+    method: GenMD4,
+    tokenizer: Tokenizer,
+    path: str | Path,
+    count: int = 5,
+    among: set[int] | None = None,
 ) -> Extremes:
     """Write a picture (PNG) of alpha_i(t) of the extreme tokens; what it shows is returned."""
     from matplotlib import colormaps
@@ -85,7 +95,7 @@ def draw_schedules(
 
     path = Path(path)
     check_file(path, "path")
-    found = extremes(method, tokenizer, count)
+    found = extremes(method, tokenizer, count, among)
     times = torch.linspace(0, 1, 201, dtype=torch.float64)
     with torch.no_grad():
         alpha = method.alpha(times.to(method.raw.device)).cpu().numpy()

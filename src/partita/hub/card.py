@@ -36,6 +36,10 @@ def model_card(
         "steps": provenance.get("step", "unknown"),
         "validation": provenance.get("validation", "not measured"),
     }
+    if recipe.method.options:
+        facts["choices"] = ", ".join(
+            f"{key} {value}" for key, value in recipe.method.options.items()
+        )
     about = getattr(METHODS[recipe.method.name], "about", None)
     facts |= {"paper": about.paper} if about else {}
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())

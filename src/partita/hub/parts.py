@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +18,11 @@ from partita import __version__
 from partita.data.tokenizers import Tokenizer, from_description
 from partita.errors import InputError, require
 from partita.hub import format
+from partita.methods import METHODS
 from partita.recipe import Recipe
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_FEW_BLOCKS = 64
 _LONGEST = 1 << 24  # tokens; the one size that the weights do not bear out
 
 
@@ -53,6 +57,7 @@ def read(folder: Path) -> Parts:
     with _blaming(folder / format.TOKENIZER):
         tokenizer = from_description(format.read_json(folder / format.TOKENIZER))
     with _blaming(place):
+        _check_method(content.get("recipe"))
         recipe = Recipe.from_dict(content.get("recipe"))
         length = recipe.network.length
         require(length <= _LONGEST, "recipe", f"network.length is {length}, which is too long")
@@ -68,8 +73,10 @@ def build(
 ) -> nn.Module:
     """The recipe's method with some weights, whose names and shapes must be exactly its own."""
     path = where / format.WEIGHTS
-    # A depth that the file cannot hold is refused before so many blocks are made.
-    require(recipe.network.depth <= len(weights), "model", f"{path} holds too few tensors")
+    # A depth that the file cannot hold is refused before so many blocks are made. (A method need
+    # not have blocks, so that few of them are made in any case.)
+    blocks = recipe.network.depth if weights else math.inf
+    require(blocks <= max(len(weights), _FEW_BLOCKS), "model", f"{path} holds too few tensors")
     # In shape alone: sizes that no memory could hold cost nothing.
     with _blaming(where / format.CONFIG), torch.device("meta"):
         method = recipe.method.build(recipe.network, tokenizer.vocab_size)
@@ -79,6 +86,18 @@ def build(
     format.check_tensors(path, weights, expected)
     method.load_state_dict(weights, assign=True)
     return method.eval()
+
+
+def _check_method(recipe: object) -> None:
+    """A model may be of a method that somebody else's file has."""
+    method = recipe.get("method") if isinstance(recipe, dict) else None
+    name = method.get("name") if isinstance(method, dict) else None
+    if isinstance(name, str):
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {near[0]!r}? If not, " if near else ""
+        remedy = f"{hint}run the file that has it as the command line, or import it first"
+        problem = f"its method {name!r} is not in this library"
+        require(name in METHODS, "method.name", problem, remedy)
 
 
 @contextmanager

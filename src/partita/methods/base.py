@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -15,8 +16,29 @@ from partita.randomness import Noise
 from partita.registry import Registry
 from partita.schedules import Schedule
 
-METHODS: Registry[type] = Registry("method")
-"""What a recipe can name. Each has `about`, `family` and `build`, and is a `TextMethod`."""
+FAMILIES = ("masked", "causal", "chain", "score", "gaussian", "flexible")
+"""Who shares samplers with whom."""
+
+
+class MethodRegistry(Registry[type]):
+    """Methods by name. What one lacks is said when it is registered, not after training."""
+
+    def register(self, name: str) -> Callable[[type], type]:
+        """Decorator for a class that is a `TextMethod` and has `build` and a known family."""
+        add = super().register(name)
+
+        def checked(method: type) -> type:
+            for needed in ("build", "loss", "family"):
+                require(hasattr(method, needed), f"method {name!r}", f"has no {needed}")
+            family, known = getattr(method, "family"), f"known: {', '.join(FAMILIES)}"  # noqa: B009
+            require(family in FAMILIES, f"method {name!r}", f"unknown family {family!r}", known)
+            return add(method)
+
+        return checked
+
+
+METHODS = MethodRegistry("method")
+"""What a recipe can name."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +53,8 @@ class About:
     """What is minimised, in words."""
     data: str = "tokens"
     """What it models: tokens, or something else too."""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """What a recipe can choose, by its key under `method`, and what there is to choose from."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +160,10 @@ class Chain(Model, Protocol):
     """
 
     def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
-        """p(z_1): the probabilities of every state at t = 1."""
+        """The probabilities of every state at time 1, where the process ends."""
         ...
 
-    def mean(
+    def log_mean(
         self,
         tokens: Int64[Tensor, "B L"],
         time: Float[Tensor, "B"],

@@ -24,8 +24,6 @@ With an absorbing chain, equation 4 copies visible tokens, and the bound is MDLM
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -99,6 +97,15 @@ class D3PM(nn.Module):
         " (Austin et al., 2021)",
         equation="eq. 5",
         loss="L_vb, a bound over T steps, + lambda times the cross-entropy",
+        choices={
+            "options.transition": "absorbing (the default), uniform or gaussian",
+            "options.steps": "T, 1000 unless given",
+            "options.betas": "linear, cosine, cosine-squared or mutual-information (jsd); the"
+            " default is mutual-information for absorbing, cosine for uniform, linear for gaussian",
+            "options.betas_options": "start and end of linear; offset and cap of the cosines",
+            "options.hybrid": "lambda: 0.01 for absorbing, else 0",
+            "options.last_step": "posterior (the default) or prediction",
+        },
     )
     family: str = "chain"
 
@@ -111,7 +118,7 @@ class D3PM(nn.Module):
         steps: int | None = None,
         hybrid: float | None = None,
         last_step: str = "posterior",
-        **betas_options: Any,
+        betas_options: dict[str, float] | None = None,
     ) -> None:
         """`transition` and `betas` are names or objects; the betas default to the paper's.
 
@@ -122,7 +129,8 @@ class D3PM(nn.Module):
         _check_network(network)
         self.network = network
         self.mask_id = network.config.vocab_size - 1
-        self.transition = make_transition(transition, self.mask_id, betas, steps, **betas_options)
+        options = betas_options or {}
+        self.transition = make_transition(transition, self.mask_id, betas, steps, **options)
         real, size = self.transition.tokens, self.transition.size
         require(
             real == self.mask_id and size <= real + 1,
@@ -160,7 +168,7 @@ class D3PM(nn.Module):
             steps=steps,
             hybrid=hybrid,
             last_step=last_step,
-            **(betas_options or {}),
+            betas_options=betas_options,
         )
 
     @property
@@ -244,7 +252,7 @@ class D3PM(nn.Module):
         """p(z_T)."""
         return self.transition.prior().to(like.device).expand(*like.shape, -1)
 
-    def mean(
+    def log_mean(
         self,
         tokens: Int64[Tensor, "B L"],
         time: Float[Tensor, "B"],

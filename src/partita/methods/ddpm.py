@@ -112,6 +112,7 @@ class DDPM(nn.Module):
         The target is what the network predicts. `noise.samples` numbers the rows in a global batch
         of `batch` rows, over which t is spread evenly.
         """
+        _check(x_0)
         t = even_steps(noise, step, batch or len(x_0), self.process.steps)
         epsilon = gaussian(noise, Purpose.MASK, step, x_0)
         answer = self._ask(self.process.marginal(x_0, t, epsilon), t, label)
@@ -130,6 +131,7 @@ class DDPM(nn.Module):
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B"]:
         """An unbiased estimate of L (eq. 5) of each row in nats, by one t of the sum."""
+        _check(x_0)
         t = even_steps(noise, step, batch or len(x_0), self.process.steps)
         term = self.term(x_0, t, gaussian(noise, Purpose.MASK, step, x_0), label)
         return self.prior_term(x_0) + self.process.steps * term
@@ -173,15 +175,21 @@ class DDPM(nn.Module):
     def _decoder_nats(self, x_0: Tensor, mean: Tensor) -> Tensor:
         """-log p(x_0 | x_1), whose mean is x_0^theta (section 3.3).
 
-        beta~_1 is 0, so with "small" variances sigma_1 is taken from the step before it.
+        beta~_1 is 0, so with "small" variances the variance is beta~_2, that of step 2.
         """
         one = torch.ones(len(x_0), dtype=torch.int64, device=x_0.device)
         small = self.process.posterior_variance(one, one + 1)
         variance = self.process.lost(one - 1, one) if self.variance == "large" else small
-        sigma = wide(variance, x_0)
+        spread = wide(variance, x_0)
         if self.levels is not None:
-            return discretised_nats(x_0, mean, sigma, self.levels)
-        return ((x_0 - mean) ** 2 / sigma + torch.log(2 * math.pi * sigma)) / 2
+            return discretised_nats(x_0, mean, spread, self.levels)
+        return ((x_0 - mean) ** 2 / spread + torch.log(2 * math.pi * spread)) / 2
+
+
+def _check(x_0: Tensor) -> None:
+    """Whole numbers would have whole noise."""
+    problem = f"must be a tensor of floating-point numbers, got {x_0.dtype}"
+    require(x_0.is_floating_point(), "x_0", problem, "scale it to [-1, 1]")
 
 
 def bits_per_dimension(nats: Float[Tensor, "B"], x_0: State) -> Float[Tensor, "B"]:

@@ -52,6 +52,13 @@ class EmbeddingDDPM(nn.Module):
         equation="eq. 5",
         loss="L over T steps of Gaussian noise, and a rounding to tokens: a bound",
         data="tokens; images and vectors from Python (partita.DDPM)",
+        choices={
+            "schedule": "of the noise: sqrt (the default), cosine or linear",
+            "schedule_options": "offset of sqrt and cosine; first and last of linear",
+            "options.steps": "T, 1000 unless given",
+            "options.dimensions": "numbers of an embedding, 16 unless given",
+            "options.learned": "whether embeddings move, true unless given",
+        },
     )
     family: str = "gaussian"
 
@@ -93,7 +100,10 @@ class EmbeddingDDPM(nn.Module):
         learned: bool = True,
     ) -> EmbeddingDDPM:
         """The method over a new network for ids 0..tokens-1."""
-        process = make_process(schedule or SCHEDULE, steps, **(schedule_options or {}))
+        options = schedule_options or {}
+        problem, takes = "steps are no option of the schedule", "give method.options.steps"
+        require("steps" not in options, "schedule", problem, takes)
+        process = make_process(schedule or SCHEDULE, steps, **options)
         config = TransformerConfig(**vars(network), vocab_size=tokens, time=True)
         reader = VectorTransformer(config, dimensions)
         return cls(reader, schedule=process, learned=learned)
@@ -134,7 +144,7 @@ class EmbeddingDDPM(nn.Module):
         scalar = (TIME_SCALE / self.process.steps * t).float()
         logits = self.network(x_t, scalar=scalar, label=label, layout=layout).float()
         # |e(w)| is the same for all w, so of the normal density a scalar product is left.
-        scale = self.process.signal(t).sqrt() / self.process.noise(t)
+        scale = self.process.signal(t).sqrt() / self.process.variance(t)
         with torch.autocast(x_t.device.type, enabled=False):  # near t = 0 it is large, and decides
             evidence = scale.float()[:, None, None] * (x_t.float() @ self.vectors().T)
         log_probs: Tensor = (logits + evidence).log_softmax(-1)

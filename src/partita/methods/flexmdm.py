@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.errors import require
+from partita.errors import naming, require
 from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
@@ -67,6 +67,12 @@ class FlexMDM(nn.Module):
         paper="Any-Order Flexible Length Masked Diffusion (Kim et al., 2025)",
         equation="L_unmask + L_insert",
         loss="cross-entropy of masks and divergence of insertion rates, weighed to a bound",
+        choices={
+            "schedule": "of unmasking: any that falls from 1 to 0; see the list of schedules",
+            "options.insertion": "the schedule of insertion, the same unless given",
+            "options.gaps": "what the network tells of gaps: expectation (the default) or"
+            " distribution",
+        },
     )
     family: str = "flexible"
     default_rows: str = "padded"
@@ -107,7 +113,8 @@ class FlexMDM(nn.Module):
         )
         chosen = make_schedule(schedule or "linear", **(schedule_options or {}))
         _check_ends("schedule", chosen)
-        _check_ends("insertion", chosen if insertion is None else make_schedule(insertion))
+        with naming({"schedule": "insertion"}):
+            _check_ends("insertion", chosen if insertion is None else make_schedule(insertion))
         return cls(FlexibleTransformer(config, gaps), schedule=chosen, insertion=insertion)
 
     @property

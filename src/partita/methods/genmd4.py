@@ -26,11 +26,10 @@ The exponents also decide which masks are drawn. That part of the gradient is es
 (l1 - l2) (d log q(z1) - d log q(z2)) / 2 has the mean sum_z l(z) dq(z): each loss is the other's
 baseline. Without that part every exponent would fall to 0.
 
-Times are not drawn uniformly. A token is hidden with probability t^w and then costs w/t, so that
-the variance of a uniform t would be infinite for w <= 1, and for small w nearly all of a bound
-would come from times too small to be ever drawn: it would look lower than it is, and training would
-make every w small. Half of the times have the density c t^(c-1) with c = min w / 2 instead, and
-each is weighed by what the two halves together have: the variance is finite whatever w becomes.
+Times are not drawn uniformly: a token is hidden with probability t^w and then costs w/t, which has
+infinite variance for w <= 1, and for small w nearly all of it comes from times too small to be ever
+drawn. Half of the times have the density c t^(c-1) with c = min w / 2 instead, and all are weighed
+by the density of both halves together: the variance is finite whatever w becomes.
 
 The reference implementation draws uniform times and stays away from the ends: with
 alpha_t,i = 1 - (1 - eps) t^(w_i) and times in [t1, 1], tokens that are hidden at t1 are guessed
@@ -81,6 +80,9 @@ class GenMD4(nn.Module):
         paper="Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024)",
         equation="eq. 12",
         loss="MD4's bound with a learned schedule for every token, by REINFORCE",
+        choices={
+            "schedule_options": "exponent (1), which all tokens start with; eps (0) and t1 (0)",
+        },
     )
     family: str = "chain"
     passes: ClassVar[int] = 2  # of the network over a token, in a step of training
@@ -98,13 +100,9 @@ class GenMD4(nn.Module):
         self.network, self.eps, self.t1 = network, eps, t1
         self._check_network()
         config = network.config
-        self.length, self.vocab_size, self.mask_id = (
-            config.length,
-            config.vocab_size,
-            config.outputs,
-        )
-        # The inverse of softplus, without overflow for large exponents.
-        raw = exponent + math.log(-math.expm1(-exponent))
+        self.length, self.vocab_size = config.length, config.vocab_size
+        self.mask_id = config.outputs
+        raw = exponent + math.log(-math.expm1(-exponent))  # softplus backwards, without overflow
         self.raw = nn.Parameter(torch.full((config.outputs,), raw))
 
     @classmethod
@@ -117,8 +115,9 @@ class GenMD4(nn.Module):
     ) -> GenMD4:
         """GenMD4 over a new network for ids 0..tokens-1; the mask is the id after them."""
         given = schedule_options or {}
-        problem = f"genmd4's take exponent, eps and t1, got {', '.join(given)}"
-        require({*given} <= {"exponent", "eps", "t1"}, "schedule", problem)
+        known = {*given} <= {"exponent", "eps", "t1"}
+        problem, takes = f"has {', '.join(given)}", "genmd4's schedules take: exponent, eps, t1"
+        require(known, "schedule_options", problem, takes)
         config = TransformerConfig(
             **vars(network), vocab_size=tokens + 1, output_size=tokens, time=True
         )
@@ -161,19 +160,18 @@ class GenMD4(nn.Module):
         return torch.where(valid, torch.where(masked, hidden, visible), 0).sum(-1)
 
     def _of_tokens(self, tokens: Tensor) -> Tensor:
-        """w_x of each token, in float64; padding holds the mask, and its number does not matter."""
+        """w_x of each token, in float64; padding holds the mask, whose number does not matter."""
         return self.exponents.double()[tokens.clamp(max=len(self.raw) - 1)]
 
     # The reverse process -------------------------------------------------------------------------
 
     def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
         """All masks. With eps, a token is visible (any one) with that probability."""
-        size = self.mask_id + 1
-        state = torch.full((size,), self.eps / self.mask_id, device=like.device)
+        state = torch.full((self.mask_id + 1,), self.eps / self.mask_id, device=like.device)
         state[self.mask_id] = 1 - self.eps
-        return state.expand(*like.shape, size)
+        return state.expand(*like.shape, -1)
 
-    def mean(
+    def log_mean(
         self,
         tokens: Int64[Tensor, "B L"],
         time: Float[Tensor, "B"],
@@ -244,10 +242,7 @@ class GenMD4(nn.Module):
         return self.loss_under(tokens, masks, t, real, label, share=share, layout=layout)
 
     def times(self, u: Float[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
-        """Times in (t1, 1] of uniform numbers in (0, 1], and t times their density.
-
-        The lower half of the numbers becomes uniform times, the upper one those near 0.
-        """
+        """Times in (t1, 1] of uniform numbers, the upper half near 0, and t times their density."""
         c = self.exponents.detach().min().to(u.dtype) / 2
         first = torch.as_tensor(self.t1, dtype=u.dtype, device=u.device) ** c
         even = self.t1 + (1 - self.t1) * 2 * u
@@ -268,7 +263,7 @@ class GenMD4(nn.Module):
     ) -> Loss:
         """The loss for tokens that are already hidden, in two ways.
 
-        `share` is t times the density that t was drawn from: uniform on [t1, 1] unless given.
+        `share` is t times the density that t was drawn from (uniform on [t1, 1] unless given).
         """
         share = t / (1 - self.t1) if share is None else share
         losses, nats = [], []

@@ -27,6 +27,11 @@ class MD4(MaskedMethod):
         paper="Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024)",
         equation="eq. 5",
         loss="cross-entropy of hidden tokens times -alpha' / (1 - alpha), a bound",
+        choices={
+            "schedule": "alpha(t); see the list of schedules",
+            "law": "how tokens are hidden and weighed; see the list of laws",
+            "conditioning": "what the network is told: none, time or sigma",
+        },
     )
     default_schedule = "cosine"
     default_law = "continuous"

@@ -38,6 +38,11 @@ class MDLM(MaskedMethod):
         paper="Simple and Effective Masked Diffusion Language Models (Sahoo et al., 2024)",
         equation="eq. 10",
         loss="cross-entropy of hidden tokens, weighed to a bound in continuous time",
+        choices={
+            "schedule": "alpha(t); see the list of schedules",
+            "law": "how tokens are hidden and weighed; see the list of laws",
+            "conditioning": "what the network is told: none, time or sigma",
+        },
     )
     default_schedule = "log-linear"
     default_law = "subset"

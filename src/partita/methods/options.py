@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Any
 
+import yaml  # type: ignore[import-untyped]
 from torch import nn
 
 from partita.errors import InputError, described, fits, naming, require
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import LAWS
+
+_PLAIN: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "None": NoneType,
+    "dict[str, float]": dict[str, float],
+    "dict[str, int]": dict[str, int],
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,8 @@ class MethodOptions:
     """More choices of the method, for example {transition: uniform, steps: 100} of d3pm."""
 
     def __post_init__(self) -> None:
+        for key in ("schedule_options", "law_options", "options"):  # null is nothing
+            object.__setattr__(self, key, getattr(self, key) or {})
         with naming(self._names()):
             _ = METHODS[self.name]
             if self.law is not None:
@@ -53,6 +69,8 @@ class MethodOptions:
             raise
         except (RuntimeError, ArithmeticError, TypeError, ValueError, MemoryError) as error:
             why = str(error).partition("\n")[0]  # torch goes on for pages
+            if "build() missing" in why:
+                raise InputError("method.name", why, "see the method's own file") from error
             raise InputError(
                 "network", f"no network can be made of it: {why}", "choose smaller sizes"
             ) from error
@@ -66,20 +84,21 @@ class MethodOptions:
         problem, takes = f"{self.name} has no such choice", f"it takes: {', '.join(own) or 'none'}"
         for key in given:
             require(key in known, f"method.{key}", problem, "leave it out")
-        kinds = get_type_hints(METHODS[self.name].build)  # type: ignore[attr-defined]
-        for key, value in self.options.items():
+        kinds = _kinds(self.name)
+        options = {key: _loaded(value) for key, value in self.options.items()}
+        for key, value in options.items():
             require(key in own, f"method.options.{key}", problem, takes)
-            wrong = f"must be {described(kinds.get(key))}, got {value!r}"
-            right = key not in kinds or fits(value, kinds[key])
-            require(right, f"method.options.{key}", wrong)
-        return given | self.options
+            if key in kinds:
+                wrong = f"must be {described(kinds[key])}, got {value!r}"
+                require(fits(value, kinds[key]), f"method.options.{key}", wrong)
+        return given | options
 
     def _names(self) -> dict[str, str]:
         """The method's arguments as keys of the recipe."""
         law = {key: f"method.law_options.{key}" for key in self.law_options}
         options = "schedule_options"
         schedule = {f"schedule.{key}": f"method.{options}.{key}" for key in self.schedule_options}
-        keys = {key: f"method.{key}" for key in ("schedule", "law", "conditioning")}
+        keys = {key.name: f"method.{key.name}" for key in fields(self) if key.name != "options"}
         own = own_options(self.name) if self.name in METHODS else {}
         more = {key: f"method.options.{key}" for key in own}
         for name, value in self.options.items():  # betas_options.end is betas.end to its owner
@@ -87,6 +106,30 @@ class MethodOptions:
                 owner = name.removesuffix("_options")
                 more |= {f"{owner}.{key}": f"method.options.{name}.{key}" for key in value}
         return {**law, **schedule, **keys, **more, "method": "method.name"}
+
+
+def _loaded(value: object) -> object:
+    """A flag with two dots brings its value as text: what it says, as YAML would have it."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: yaml.safe_load(held) if isinstance(held, str) else held for key, held in value.items()
+    }
+
+
+def _kinds(name: str) -> dict[str, Any]:
+    """The types of a method's choices, as far as they are plain.
+
+    Annotations are text, which is looked up and never evaluated: recipes come from strangers too.
+    """
+    parameters = inspect.signature(METHODS[name].build).parameters.values()  # type: ignore[attr-defined]
+    found = {}
+    for parameter in parameters:
+        parts = str(parameter.annotation).split(" | ")
+        if all(part in _PLAIN for part in parts):
+            kinds = [_PLAIN[part] for part in parts]
+            found[parameter.name] = functools.reduce(operator.or_, kinds)
+    return found
 
 
 def parameters_of(name: str) -> dict[str, Any]:

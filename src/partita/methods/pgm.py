@@ -120,6 +120,10 @@ class PGM(PartitionMethod):
         " (Deschenaux et al., 2025)",
         equation="section 3",
         loss="cross-entropy of each group of a partition given the other, a bound",
+        choices={
+            "schedule": "alpha(t); see the list of schedules",
+            "law": "how tokens are parted and weighed: subset, continuous, discrete",
+        },
     )
     network: PartitionNetwork  # type: ignore[assignment]
     default_schedule = "log-linear"

@@ -5,7 +5,8 @@ Where MD4's network predicts clean tokens, SEDD's estimates the scores s_theta(x
 p_t(y) / p_t(x), for sequences y that differ from x in one position. What it reads like beside the
 paper, position by position:
 
-    forward (section 2)        dp_t/dt = sigma'(t) Q p_t, with Q absorbing or uniform (section 3.3);
+    forward (section 2)        dp_t/dt = sigma'(t) Q p_t, with Q absorbing or uniform (section 3.3),
+                               Q(y, x) the rate from x to y;
                                sigma(t) = -log alpha(t) of our schedules, and alpha(1) > 0
     reverse (section 2)        from x to y at the rate sigma'(t) Q(x, y) p_t(y) / p_t(x)
     score entropy (def. 3.1)   sum over y != x of w (s_y - r_y log s_y + K(r_y)), K(a) = a log a - a
@@ -58,6 +59,11 @@ class SEDD(nn.Module):
         " (Lou et al., 2023)",
         equation="theorem 3.6",
         loss="denoising score entropy, weighed to a bound; absorbing noise",
+        choices={
+            "schedule": "mdlm:loglinear (the default), mdlm:geometric: those that end above 0",
+            "conditioning": "what the network is told: sigma (the default), time or none",
+            "options.graph": "absorbing or uniform",
+        },
     )
     family: str = "score"
     default_graph: ClassVar[str] = "absorbing"
@@ -87,7 +93,8 @@ class SEDD(nn.Module):
         self.graph = make_graph(graph, ids - int(extra))
         least = self.graph.tokens if self.graph.mask_id is not None else self.graph.states
         outputs = network.config.outputs
-        require(outputs >= least, "network", f"has {outputs} outputs for {least} scores")
+        remedy = "give it one for each token; only the absorbing chain has a mask among its ids"
+        require(outputs >= least, "network", f"has {outputs} outputs for {least} scores", remedy)
         self.schedule = make_schedule(schedule or self.default_schedule)
         self.conditioning = conditioning or self.default_conditioning
         self._check()

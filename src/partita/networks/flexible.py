@@ -120,4 +120,4 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _inverse_softplus(y: float) -> float:
-    return float(torch.tensor(y, dtype=torch.float64).expm1().log())
+    return float(torch.tensor(y, dtype=torch.float64, device="cpu").expm1().log())

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from partita.errors import require, require_int, require_number
+from partita.errors import naming, require, require_int, require_number
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry, check_options
 
@@ -97,7 +97,7 @@ class GaussianProcess:
         """abar_t."""
         return self._log_abar(t).exp()
 
-    def noise(self, t: Steps) -> Float64[Tensor, "B"]:
+    def variance(self, t: Steps) -> Float64[Tensor, "B"]:
         """1 - abar_t."""
         return -torch.expm1(self._log_abar(t))
 
@@ -107,16 +107,16 @@ class GaussianProcess:
 
     def posterior_variance(self, s: Steps, t: Steps) -> Float64[Tensor, "B"]:
         """beta~ of eq. 7; 0 where s = 0."""
-        return self.lost(s, t) * self.noise(s) / self.noise(t)
+        return self.lost(s, t) * self.variance(s) / self.variance(t)
 
     def divergence_weight(self, s: Steps, t: Steps) -> Float64[Tensor, "B"]:
         """KL of two posteriors whose x_0 differ, per squared difference: (SNR_s - SNR_t) / 2."""
-        return self.signal(s) * self.lost(s, t) / (2 * self.noise(s) * self.noise(t))
+        return self.signal(s) * self.lost(s, t) / (2 * self.variance(s) * self.variance(t))
 
     def marginal(self, x_0: State, t: Steps, noise: State) -> State:
         """x_t from q(x_t | x_0), made of standard normals."""
         scale = wide(self.signal(t).sqrt(), x_0)
-        return scale * x_0 + wide(self.noise(t).sqrt(), x_0) * noise
+        return scale * x_0 + wide(self.variance(t).sqrt(), x_0) * noise
 
     def transition(self, x_s: State, s: Steps, t: Steps, noise: State) -> State:
         """x_t from q(x_t | x_s), made of standard normals."""
@@ -125,7 +125,7 @@ class GaussianProcess:
 
     def posterior_mean(self, x_0: State, x_t: State, s: Steps, t: Steps) -> State:
         """mu~ of eq. 7."""
-        lost, noise_s, noise_t = self.lost(s, t), self.noise(s), self.noise(t)
+        lost, noise_s, noise_t = self.lost(s, t), self.variance(s), self.variance(t)
         of_clean = wide(self.signal(s).sqrt() * lost / noise_t, x_t)
         of_noisy = wide((1 - lost).sqrt() * noise_s / noise_t, x_t)
         return of_clean * x_0 + of_noisy * x_t
@@ -133,7 +133,7 @@ class GaussianProcess:
     def prior_nats(self, x_0: State) -> State:
         """KL(q(x_T | x_0) || N(0, I)) of every number of x_0: what of L_T it costs."""
         last = torch.full((x_0.shape[0],), self.steps, device=x_0.device)
-        variance = self.noise(last)
+        variance = self.variance(last)
         constant = variance - 1 - torch.log(variance)
         return (wide(self.signal(last), x_0) * x_0**2 + wide(constant, x_0)) / 2
 
@@ -141,19 +141,19 @@ class GaussianProcess:
 
     def clean_of_noise(self, x_t: State, t: Steps, noise: State) -> State:
         """x_0 = (x_t - sqrt(1 - abar_t) epsilon) / sqrt(abar_t)  (eq. 15)."""
-        return (x_t - wide(self.noise(t).sqrt(), x_t) * noise) / wide(self.signal(t).sqrt(), x_t)
+        return (x_t - wide(self.variance(t).sqrt(), x_t) * noise) / wide(self.signal(t).sqrt(), x_t)
 
     def noise_of_clean(self, x_t: State, t: Steps, x_0: State) -> State:
         """epsilon = (x_t - sqrt(abar_t) x_0) / sqrt(1 - abar_t)."""
-        return (x_t - wide(self.signal(t).sqrt(), x_t) * x_0) / wide(self.noise(t).sqrt(), x_t)
+        return (x_t - wide(self.signal(t).sqrt(), x_t) * x_0) / wide(self.variance(t).sqrt(), x_t)
 
     def velocity(self, x_0: State, t: Steps, noise: State) -> State:
         """v = sqrt(abar_t) epsilon - sqrt(1 - abar_t) x_0 (Salimans and Ho, 2022)."""
-        return wide(self.signal(t).sqrt(), x_0) * noise - wide(self.noise(t).sqrt(), x_0) * x_0
+        return wide(self.signal(t).sqrt(), x_0) * noise - wide(self.variance(t).sqrt(), x_0) * x_0
 
     def clean_of_velocity(self, x_t: State, t: Steps, velocity: State) -> State:
         """x_0 = sqrt(abar_t) x_t - sqrt(1 - abar_t) v."""
-        signal, noise = wide(self.signal(t).sqrt(), x_t), wide(self.noise(t).sqrt(), x_t)
+        signal, noise = wide(self.signal(t).sqrt(), x_t), wide(self.variance(t).sqrt(), x_t)
         return signal * x_t - noise * velocity
 
     def _log_abar(self, t: Tensor) -> Tensor:
@@ -167,10 +167,11 @@ def make_process(
     if isinstance(schedule, GaussianProcess):
         return schedule
     require_int(steps, "steps", 2)
-    check_options("schedule", schedule, GAUSSIAN_SCHEDULES[schedule], options)
+    check_options("schedule", schedule, GAUSSIAN_SCHEDULES[schedule], options, ("steps",))
     for key, value in options.items():
         require_number(value, f"schedule.{key}")
-    return GaussianProcess(GAUSSIAN_SCHEDULES[schedule](steps, **options))
+    with naming({"betas": "schedule"}):
+        return GaussianProcess(GAUSSIAN_SCHEDULES[schedule](steps, **options))
 
 
 # Densities and draws -----------------------------------------------------------------------------

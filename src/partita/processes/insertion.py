@@ -108,7 +108,7 @@ def order_nats(longest: int) -> Float[Tensor, "lengths"]:
     for n in range(1, longest + 1):
         nats.append(math.log(n) + 2 * total / n)
         total += nats[-1]
-    return torch.tensor(nats, dtype=torch.float64)
+    return torch.tensor(nats, dtype=torch.float64, device="cpu")
 
 
 def free_runs(

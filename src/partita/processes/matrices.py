@@ -170,7 +170,8 @@ def make_transition(
     if isinstance(transition, Transition):
         require(steps in (None, transition.steps), "steps", f"are {transition.steps} already")
         return transition
-    require(isinstance(transition, Tensor), "transition", f"no transition: {transition!r}")
+    wrong = f"must be a name, a Transition or a tensor, got {type(transition).__name__}"
+    require(isinstance(transition, Tensor), "transition", wrong)
     if steps is not None:
         require_int(steps, "steps")
     return Own(transition, steps, masks=transition.shape[-1:] == (tokens + 1,))

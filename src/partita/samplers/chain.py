@@ -25,13 +25,14 @@ from partita.schedules import sampling_grid
 def reverse(
     session: Session[Chain], canvas: Canvas, *, steps: int = 128, grid: str = "uniform"
 ) -> Int64[Tensor, "B L"]:
-    """p(z_s | z_t) along a grid of times."""
+    """p(z_s | z_t) along a grid of times; a chain of T steps takes no more than those."""
+    steps = min(steps, getattr(session.model, "steps", steps))
     times = sampling_grid(grid, steps).to(canvas.tokens.device)
     state = _draw(session, session.model.prior(canvas.tokens).log(), 0, canvas)
     for index, (t, s) in enumerate(itertools.pairwise(times)):
         before, after = t.expand(canvas.batch), s.expand(canvas.batch)
         with torch.no_grad():
-            predicted = session.model.mean(state, before, session.label)
+            predicted = session.model.log_mean(state, before, session.label)
             predicted = decoded(predicted, session.decoding)
             log_probs = session.model.step(predicted, state, after, before).log()
         state = _draw(session, log_probs, index + 1, canvas)

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from partita.categorical import decoded, sample_categorical
-from partita.errors import require, require_int, require_number, require_seed
+from partita.errors import require, require_int, require_number, require_positive, require_seed
 from partita.methods.ddpm import DDPM, VARIANCES
 from partita.methods.diffusion_lm import EmbeddingDDPM
 from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, wide
@@ -72,7 +72,7 @@ def step(
         mean, sigma = process.posterior_mean(x_0, x_t, s, t), process.lost(s, t).sqrt()
     else:
         epsilon = process.noise_of_clean(x_t, t, x_0)
-        kept = (process.noise(s) - eta**2 * small).clamp(min=0).sqrt()
+        kept = (process.variance(s) - eta**2 * small).clamp(min=0).sqrt()
         mean = wide(process.signal(s).sqrt(), x_t) * x_0 + wide(kept, x_t) * epsilon
         sigma = eta * small.sqrt()
     return mean + wide(torch.where(s > 0, sigma, 0), x_t) * noise  # the last step adds none
@@ -138,9 +138,17 @@ def generate(
     [-clip, clip], which is 1 for images. The samples are numbered from `first`; sample i of a seed
     has the same noise in any batch.
     """
+    kind = type(model).__name__
+    require(isinstance(model, DDPM), "model", f"{kind} is no DDPM", "use partita.sample")
+    whole = isinstance(shape, Sequence) and all(isinstance(size, int) for size in shape)
+    require(whole, "shape", f"must be a list of sizes, got {shape!r}", "[2] is one of points")
     require_int(count, "count")
     require_seed(seed, "seed")
     require_int(first, "first", 0)
+    if clip is not None:
+        require_positive(clip, "clip")
+    problem = "large variances are DDPM's, but eta below 1 is DDIM"
+    require(eta == 1 or variance != "large", "variance", problem, "leave one of the two out")
     noise = Noise.for_batch(seed, count, first, device)
     labels = as_labels(label, count, noise.samples.device)
     like = torch.empty(count, *shape, device=device, dtype=dtype)

@@ -24,7 +24,7 @@ class SamplingOptions:
     """Sampling: how texts are drawn."""
 
     sampler: str | None = None
-    """One that fits the method, such as ancestral, first-hitting, confidence or blocks."""
+    """The sampler; `partita methods NAME` lists those that fit a method, its default first."""
     steps: int | None = None
     """Steps of a sampler that has them."""
     temperature: float = 1.0

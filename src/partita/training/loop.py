@@ -150,7 +150,8 @@ class _Reader:
         return InputError(
             "training",
             f"the {name} is {value} at step {step}, whose rows begin at tokens {rows}{more}",
-            f"last good checkpoint: {self.hooks.last_good()}; lower training.learning_rate",
+            f"last good checkpoint: {self.hooks.last_good()}; lower training.learning_rate, or "
+            "lengthen training.warmup",
         )
 
 

@@ -56,7 +56,11 @@ def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.opti
             matrices.append(parameter)
         else:
             rest.append(name)
-    hidden = torch.optim.Muon(
-        matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
-    return [hidden, _adamw(module, rest, rate, weight_decay)]
+    found: list[torch.optim.Optimizer] = []
+    if matrices:
+        found.append(
+            torch.optim.Muon(
+                matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+            )
+        )
+    return [*found, _adamw(module, rest, rate, weight_decay)] if rest else found
