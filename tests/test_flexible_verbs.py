@@ -7,6 +7,8 @@ import json
 import math
 import random
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -335,3 +337,21 @@ def test_what_cannot_be_taken_over_is_refused():
     labelled = replace(base, network=replace(base.network, classes=3))
     with pytest.raises(InputError, match="has class labels, which cannot be taken over"):
         refuse_conditions(labelled, "somewhere")
+
+
+# The example -------------------------------------------------------------------------------------
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "lengths.py"
+
+
+def test_the_example_compares_lengths(tmp_path):
+    """Every line of this text has the same length, so chance makes no difference."""
+    (tmp_path / "lines.txt").write_text("the cat\n" * 20)
+    words = [str(tmp_path / "lines.txt"), str(tmp_path / "lengths.png"), "--flexible", MODEL]
+    more = ["--padded", OLD, "--pad", "x", "--count", "9", "--steps", "4"]
+    command = [sys.executable, str(EXAMPLE), *words, *more]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "as many lines of the data: total variation 0.000" in result.stdout
+    assert f"padding: total variation 1.000, mean length {LENGTH}.0" in result.stdout  # no x: whole
+    assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")

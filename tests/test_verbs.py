@@ -206,6 +206,15 @@ def trained(method):
     return f"runs/corpus-{method}"
 
 
+def test_showing_a_chain_shows_its_states(capsys):
+    assert main(["sample", trained("genmd4"), "--show", "--steps", "12", "--seed", "2"]) == 0
+    (text,) = partita.load(trained("genmd4")).sample(1, seed=2, steps=12)
+    frames = capsys.readouterr().out.split("\n\n")
+    assert len(frames) >= 4
+    assert "▒" in frames[0]
+    assert printable(text).split("\n")[0][:10] in "".join(frames[-2:])
+
+
 def test_the_report_of_learned_schedules(capsys, tmp_path):
     model, picture = trained("genmd4"), tmp_path / "new/schedules.png"
     facts = printed(capsys, "report", model, "--count", "3", "--out", str(picture), "--json")

@@ -68,7 +68,7 @@ def animated(console: Console, tokenizer: Tokenizer) -> Iterator[Callback]:
 
         def show(step: Step) -> None:
             canvas = step.canvas
-            if canvas.lengths is not None:
+            if canvas.lengths is not None or not canvas.settled:
                 growth.show(step)
                 return
             new.update(step.positions[step.rows == 0].tolist())
@@ -84,28 +84,48 @@ def animated(console: Console, tokenizer: Tokenizer) -> Iterator[Callback]:
 
 
 class _Growth:
-    """A text that grows: its tokens move as others come between them, but keep their order."""
+    """A text that moves, drawn at evenly spaced steps.
+
+    Either it grows: its tokens move as others come between them, but keep their order. Or it has
+    its length, and its tokens change.
+    """
 
     def __init__(self, tokenizer: Tokenizer, frames: int, draw: Callable[[Text], None]) -> None:
         self.tokenizer, self.frames, self.draw = tokenizer, frames, draw
         self.fresh: list[bool] = []
         """Of each token that is there, in their order, whether it came since the last frame."""
+        self.seen: list[int] = []
         self.waiting: Text | None = None
         self.drawn = Text()
 
     def show(self, step: Step) -> None:
         """Draw the text at evenly spaced steps, and keep it otherwise: it may be the last."""
-        assert step.canvas.lengths is not None, "rows of flexible length have their own ends"
-        length = int(step.canvas.lengths[0])
+        if step.canvas.lengths is None:
+            self.waiting = self._changed(step.canvas.tokens[0])
+        else:
+            self.waiting = self._grown(step, int(step.canvas.lengths[0]))
+        total = step.total or 1
+        if step.index * self.frames // total < (step.index + 1) * self.frames // total:
+            self.end()
+
+    def _grown(self, step: Step, length: int) -> Text:
         tokens, shown = step.canvas.tokens[0, :length], step.canvas.revealed[0, :length]
         places = shown.nonzero()[:, 0].tolist()
         newest, older = set(step.positions[step.rows == 0].tolist()), iter(self.fresh)
         self.fresh = [place in newest or next(older, False) for place in places]
         new = {place for place, fresh in zip(places, self.fresh, strict=True) if fresh}
-        self.waiting = picture(self.tokenizer, tokens, shown, new)
-        total = step.total or 1
-        if step.index * self.frames // total < (step.index + 1) * self.frames // total:
-            self.end()
+        return picture(self.tokenizer, tokens, shown, new)
+
+    def _changed(self, tokens: Tensor) -> Text:
+        """Whatever is a token is shown; masks are not."""
+        ids = tokens.tolist()
+        before = self.seen if self.fresh else ids
+        kept = self.fresh or [False] * len(ids)
+        pairs = zip(ids, before, kept, strict=True)
+        self.fresh = [fresh or token != old for token, old, fresh in pairs]
+        self.seen = ids
+        new = {place for place, fresh in enumerate(self.fresh) if fresh}
+        return picture(self.tokenizer, tokens, tokens < self.tokenizer.vocab_size, new)
 
     def end(self) -> None:
         """Draw what is waiting."""

@@ -16,7 +16,6 @@ neighbours that are there.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -101,14 +100,13 @@ def order_nats(longest: int) -> Float[Tensor, "lengths"]:
 
     phi compares the rate x of a gap with the model's, and does not say which of its x tokens comes.
     That is log x nats at each insertion. All orders of n tokens are equally likely, and a token
-    splits its gap evenly at random, so that the expected sum is c(n) = log n + 2/n sum_(j<n) c(j).
-    (It is log n! for n <= 2, and less for longer texts.)
+    splits its gap evenly at random: the expected sum is c(n) = log n + 2/n sum_(j<n) c(j), which is
+    (n + 1) sum_(k<=n) (k log k - (k-1) log(k-1)) / (k (k+1)). (For n <= 2 that is log n!, for
+    longer texts less.)
     """
-    nats, total = [0.0], 0.0
-    for n in range(1, longest + 1):
-        nats.append(math.log(n) + 2 * total / n)
-        total += nats[-1]
-    return torch.tensor(nats, dtype=torch.float64, device="cpu")
+    k = torch.arange(1, longest + 1, dtype=torch.float64, device="cpu")
+    steps = torch.special.xlogy(k, k) - torch.special.xlogy(k - 1, k - 1)
+    return F.pad((k + 1) * (steps / (k * (k + 1))).cumsum(0), (1, 0))
 
 
 def free_runs(

@@ -72,6 +72,8 @@ class Canvas:
     """Where rows end, if not all at the same place."""
     longest: int | None = None
     """What texts of flexible length may grow to."""
+    settled: bool = True
+    """Whether what is revealed stays; a chain whose tokens change until its end says no."""
 
     @staticmethod
     def blank(batch: int, length: int, mask_id: int, device: torch.device | str = "cpu") -> Canvas:

@@ -57,6 +57,7 @@ def _report(session: Session[Chain], canvas: Canvas, state: Tensor, index: int, 
     if session.callback is None:
         return
     last = index + 1 == steps
-    shown = Canvas(state.clone(), canvas.revealed | (canvas.wanted & last), canvas.wanted)
+    revealed = canvas.revealed | (canvas.wanted & last)
+    shown = Canvas(state.clone(), revealed, canvas.wanted, settled=False)
     rows, positions = (canvas.wanted & last).nonzero(as_tuple=True)
     session.report(index, steps, shown, rows, positions)

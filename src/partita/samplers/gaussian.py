@@ -266,5 +266,5 @@ def _report(
         return
     best = torch.where(canvas.wanted, log_probs.argmax(-1), canvas.tokens)
     nothing = torch.empty(0, dtype=torch.int64, device=best.device)
-    shown = Canvas(best, canvas.revealed, canvas.wanted)
+    shown = Canvas(best, canvas.revealed, canvas.wanted, settled=False)
     session.report(index, total, shown, nothing, nothing)

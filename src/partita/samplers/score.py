@@ -146,7 +146,8 @@ def _reverse(
             state[rows, positions] = torch.cat(drawn)
         after = canvas.revealed | canvas.wanted if last else _settled(model, canvas, state)
         if session.callback is not None:
-            shown = Canvas(state, after, canvas.wanted)
+            stays = model.graph.mask_id is not None
+            shown = Canvas(state, after, canvas.wanted, settled=stays)
             session.report(index, steps, shown, *(after & ~before).nonzero(as_tuple=True))
         before = after
     canvas.tokens[canvas.wanted] = state[canvas.wanted]

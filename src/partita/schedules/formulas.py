@@ -279,9 +279,7 @@ class Geometric(_Survival):
 
     def __post_init__(self) -> None:
         rising = 0 < self.sigma_min < self.sigma_max
-        problem = (
-            f"must satisfy 0 < sigma_min < sigma_max, got {self.sigma_min} and {self.sigma_max}"
-        )
+        problem = f"must rise from above 0, got {self.sigma_min} and {self.sigma_max}"
         require(rising, "schedule.sigma_min, schedule.sigma_max", problem)
 
     @property
