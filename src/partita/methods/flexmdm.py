@@ -38,7 +38,7 @@ from partita.methods.mdlm import subs
 from partita.networks.flexible import Answer, FlexibleTransformer
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.processes.draws import even_times, positive_time
+from partita.processes.draws import crowded_times, even_times, positive_time
 from partita.processes.insertion import Interpolant, State, bregman, free_runs, order_nats
 from partita.ragged import Ragged
 from partita.randomness import Noise, Purpose
@@ -47,6 +47,7 @@ from partita.schedules import Schedule, make_schedule
 # Tokens that are expected in a gap, so that phi stays finite. A full text has its gaps for all t,
 # so that the least costs this times the integral of the weight (some 40), for each of them; and
 # below it there is no gradient.
+CROWD = 0.5  # half of the times have the density CROWD t^(CROWD-1): near 0, few texts count much
 LEAST = 1e-12
 
 
@@ -172,13 +173,15 @@ class FlexMDM(nn.Module):
         require(layout is DENSE, "layout", problem, "give each a row: --data.rows padded")
         _check(tokens, self, valid)
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        t = positive_time(even_times(noise, step, batch or len(tokens)))
+        t, share = crowded_times(
+            positive_time(even_times(noise, step, batch or len(tokens))), CROWD
+        )
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         u_gone = noise.uniform(Purpose.INSERT, step, positions)
         u_mask = noise.uniform(Purpose.MASK, step, positions)
         gone, masked = self.process.times(u_gone, u_mask)
         state = self.process.state(tokens, real, t, gone, masked, self.mask_id, kept)
-        return self.loss_under(tokens, state, t, real, label, kept)
+        return self.loss_under(tokens, state, t, real, label, kept, density=share / t)
 
     def loss_under(
         self,
@@ -188,19 +191,22 @@ class FlexMDM(nn.Module):
         valid: Bool[Tensor, "B L"],
         label: Int64[Tensor, "B"] | None = None,
         kept: Bool[Tensor, "B L"] | None = None,
+        *,
+        density: Float[Tensor, "B"] | None = None,
     ) -> Loss:
-        """The loss of states that are already drawn. `per_token` sums to the bound of each row.
+        """The loss of states that are already drawn, at times of some density (1 unless given).
 
-        The nats of a mask are at its token, those of a gap at the token after it (the last one's
-        at the last token, from which the nats of the order are taken too). An empty text's are in
-        its first column.
+        `per_token` sums to the bound of each row. The nats of a mask are at its token, those of a
+        gap at the token after it (the last one's at the last token, from which the nats of the
+        order are taken too). An empty text's are in its first column.
         """
         queries = state.hidden.nonzero()[:, 0]
         log_probs, answer = self.ask(state.text, t, queries, label)
         place = state.text.rows[queries], state.source[queries]
         terms = self.terms(log_probs, tokens[place], state, answer)
+        rate = torch.ones_like(t) if density is None else density
         weight_b, weight_a = (
-            schedule.weight(t.double()).to(terms.gaps.dtype)[:, None]
+            (schedule.weight(t.double()) / rate).to(terms.gaps.dtype)[:, None]
             for schedule in (self.process.unmasking, self.process.insertion)
         )
         last = torch.arange(len(tokens), device=tokens.device), valid.cumsum(-1).argmax(-1)

@@ -53,7 +53,7 @@ from partita.networks.base import Network, Queries, check_bidirectional, check_t
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.transformer import Transformer
-from partita.processes.draws import even_times, positive_time
+from partita.processes.draws import crowded_times, even_times, positive_time
 from partita.randomness import Noise, Purpose
 
 SECOND_MASK = 1 << 23  # the second mask's bit in the number of the noise's stream
@@ -243,12 +243,7 @@ class GenMD4(nn.Module):
 
     def times(self, u: Float[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
         """Times in (t1, 1] of uniform numbers, the upper half near 0, and t times their density."""
-        c = self.exponents.detach().min().to(u.dtype) / 2
-        first = torch.as_tensor(self.t1, dtype=u.dtype, device=u.device) ** c
-        even = self.t1 + (1 - self.t1) * 2 * u
-        near = (first + (1 - first) * (2 * u - 1)).clamp(min=0) ** (1 / c)
-        t = torch.where(u <= 0.5, even, near).clamp(min=torch.finfo(u.dtype).tiny)
-        return t, t / (1 - self.t1) / 2 + c * t**c / (1 - first) / 2
+        return crowded_times(u, self.exponents.detach().min().to(u.dtype) / 2, self.t1)
 
     def loss_under(
         self,

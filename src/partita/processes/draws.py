@@ -52,3 +52,20 @@ def doubled_ends(index: Float[Tensor, "B"], last: Int64[Tensor, "B"] | int) -> F
 def positive_time(time: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
     """[0, 1) mirrored to (0, 1]: the weight at t = 0 is infinite, on an event of probability 0."""
     return 1 - time
+
+
+def crowded_times(
+    u: Float[Tensor, "B"], c: float | Float[Tensor, ""], first: float = 0.0
+) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+    """Times in (first, 1] of uniform numbers in (0, 1], and t times their density.
+
+    The lower half becomes uniform times, the upper half has the density c t^(c-1). Losses like 1/t
+    that come up with probability t^w have a finite variance under both together if w > c; under
+    uniform times alone they have none for w <= 1.
+    """
+    power = torch.as_tensor(c, dtype=u.dtype, device=u.device)
+    start = torch.as_tensor(first, dtype=u.dtype, device=u.device) ** power
+    even = first + (1 - first) * 2 * u
+    near = (start + (1 - start) * (2 * u - 1)).clamp(min=0) ** (1 / power)
+    t = torch.where(u <= 0.5, even, near).clamp(min=torch.finfo(u.dtype).tiny)
+    return t, t / (1 - first) / 2 + power * t**power / (1 - start) / 2
