@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test wheel clean
+.PHONY: demo test coverage wheel clean
 
 demo: .venv/.runtime
 	@$(BIN)/partita demo
@@ -12,7 +12,10 @@ test: .venv/.dev
 	$(BIN)/ruff check src tests examples
 	$(BIN)/ruff format --check src tests examples
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report term
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+coverage: .venv/.dev
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report term
 
 wheel: .venv/.dev
 	$(BIN)/python -m build --wheel --no-isolation
