@@ -1,6 +1,6 @@
 """A recipe: everything that makes a run, in sections that live beside what they configure.
 
-    data  tokenizer  method  network  training  sampling  run
+    data  tokenizer  method  network  training  distillation  sampling  run
 
 A recipe comes from a YAML file, from flags (`--network.width 256`), or from both; the resolved
 one is stored with the run. The section `run` says where and how the work is done and does not
@@ -19,6 +19,7 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from partita.data.options import DataOptions, TokenizerOptions
+from partita.distillation.options import DistillationOptions
 from partita.errors import InputError, require
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
@@ -46,6 +47,7 @@ class Recipe:
     training: TrainingOptions = TrainingOptions(  # noqa: RUF009
         optimiser="muon", learning_rate=0.02, ema=0.99
     )
+    distillation: DistillationOptions = DistillationOptions()  # noqa: RUF009
     sampling: SamplingOptions = SamplingOptions()  # noqa: RUF009
     run: RunOptions = RunOptions()  # noqa: RUF009
 

@@ -18,6 +18,7 @@ from partita.errors import InputError
 VERBS = {
     "demo": "train a small model for a minute and watch it fill in text",
     "train": "train on your own text; the same command again goes on where it stopped",
+    "distill": "a student that needs fewer sampling steps than its teacher",
     "sample": "write texts with a trained model (--show to watch)",
     "infill": "fill in the blanks of a text",
     "score": "how many bits a model needs for given texts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def options(words: Sequence[str]) -> tuple[Recipe, Path]:
     if start is None:
         chosen = parse(_parser(), given, Options)
     else:
-        base = _recipe_of(start)
+        base = recipe_of(start)
         chosen = parse(_parser(base, _KEPT), given, Options)
         if is_retrofit(chosen, base):  # which has no use for the choices of another method
             chosen = parse(_parser(base, _SHARED), given, Options)
@@ -104,7 +104,7 @@ def _parser(base: Recipe | None = None, sections: Sequence[str] = ()) -> Argumen
     )
     parser.add_class_arguments(Recipe, as_group=False)
     for section in sections:
-        parser.set_defaults(_flat(section, getattr(base, section)))
+        parser.set_defaults(flat(section, getattr(base, section)))
     return parser
 
 
@@ -122,18 +122,19 @@ def _value_of(words: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _recipe_of(start: str) -> Recipe:
+def recipe_of(start: str) -> Recipe:
     """The recipe of a model that is trained further."""
     folder = find(start)
     format.verify(folder)
     return Recipe.from_dict(format.read_json(folder / format.CONFIG).get("recipe", {}))
 
 
-def _flat(name: str, value: object) -> dict[str, object]:
-    """The keys of a section and of those inside it, with their values."""
+def flat(name: str, value: object, skip: Container[str] = ()) -> dict[str, object]:
+    """The keys of a section (but for some) and of those inside it, with their values."""
     if not is_dataclass(value):
         return {name: value}
-    parts = [_flat(f"{name}.{key}", inside) for key, inside in vars(value).items()]
+    found = {key: inside for key, inside in vars(value).items() if key not in skip}
+    parts = [flat(f"{name}.{key}", inside) for key, inside in found.items()]
     return {key: inside for part in parts for key, inside in part.items()}
 
 
@@ -154,6 +155,8 @@ def run(words: Sequence[str]) -> int:
 
 class Display:
     """What a run shows while it goes."""
+
+    measure = "validation"
 
     def __init__(self, console: Console, recipe: Recipe) -> None:
         self.console, self.recipe = console, recipe
@@ -196,8 +199,7 @@ class Display:
         where = setting.device if setting.processes == 1 else f"{setting.processes} processes"
         self.console.print(
             f"{self.recipe.method.name}, {setting.parameters / 1e6:.1f} M parameters, on {where}. "
-            f"Single tokens have an entropy of {setting.unigram_bits:.3f} bits: a model must get "
-            "below it.",
+            f"{self.aim(setting)}",
             soft_wrap=True,
         )
         if len(setting.prepared.valid) == 0 and self.recipe.data.valid > 0:
@@ -207,6 +209,11 @@ class Display:
             )
         went_on = f", going on from {setting.resumed.name}" if setting.resumed else ""
         self.console.print(f"Run folder: {setting.folder}{went_on}", soft_wrap=True)
+
+    def aim(self, setting: Setting) -> str:
+        """What the bits are to be compared with."""
+        entropy = f"Single tokens have an entropy of {setting.unigram_bits:.3f} bits"
+        return f"{entropy}: a model must get below it."
 
     def progress(self, report: loop.Progress, mfu: float | None) -> None:
         if not self.bar.live.is_started:
@@ -225,7 +232,7 @@ class Display:
     def validated(self, step: int, bound: Estimate) -> None:
         self.valid = bound
         self.console.print(
-            f"step {step:,}: validation {bound.bits:.3f} ± {bound.bits_error:.3f} bits per token"
+            f"step {step:,}: {self.measure} {bound.bits:.3f} ± {bound.bits_error:.3f} bits per token"
         )
 
     def farewell(self, stopped_by: int) -> None:

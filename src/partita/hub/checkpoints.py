@@ -16,6 +16,7 @@ from partita.hub.format import MANIFEST, STATE, read_json
 FOLDER = "checkpoints"
 _MOST_BITS = 1e6  # per token; JSON has larger numbers than a float can be
 _NAME = re.compile(r"step-([0-9]+)")
+_ROUND = re.compile(r"round-[0-9]+")
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -41,6 +42,21 @@ def best(run: Path) -> Path | None:
     scored = [(validation_bits(path), path) for path in listed(run)]
     known = [(bits, path) for bits, path in scored if math.isfinite(bits)]
     return min(known)[1] if known else latest(run)
+
+
+def round_folder(folder: Path, number: int) -> Path:
+    """The run of a round of distillation."""
+    return folder / f"round-{number}"
+
+
+def last_round(folder: Path) -> Path:
+    """The run of the last round that has a checkpoint; other folders are runs themselves."""
+    if listed(folder):
+        return folder
+    with reading(folder, "model"):
+        found = [path for path in folder.glob("round-*") if _ROUND.fullmatch(path.name)]
+    rounds = sorted(found, key=lambda path: int(path.name.removeprefix("round-")))
+    return next((path for path in reversed(rounds) if listed(path)), folder)
 
 
 def validation_bits(checkpoint: Path) -> float:

@@ -1,4 +1,7 @@
-"""Which folder a name means: a model, the best checkpoint of a run, or a repository of the hub."""
+"""Which folder a name means: a model, the best checkpoint of a run, or a repository of the hub.
+
+Of a distillation, which is a run for each of its rounds, the last student is meant.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) ->
     path, name = Path(path_or_hub_id), str(path_or_hub_id)
     with reading(path, "model"):
         if path.is_dir() and not checkpoints.is_model(path):
-            found = checkpoints.best(path)
+            found = checkpoints.best(checkpoints.last_round(path))
             if found is None:
                 missing = f"a model ({format.MANIFEST} is missing)"
                 raise InputError("model", f"{path} holds neither {missing} nor a checkpoint", _HINT)

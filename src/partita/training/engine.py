@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -68,11 +68,14 @@ class Trainable(Protocol):
 
 
 class Objective(nn.Module):
-    """A method's loss as a module, since distribution wraps the forward of one."""
+    """A method's loss as a module, since distribution wraps the forward of one.
 
-    def __init__(self, method: nn.Module) -> None:
+    `lesson` is a loss to learn by in place of the method's own, for example a teacher's.
+    """
+
+    def __init__(self, method: nn.Module, lesson: Callable[..., Loss] | None = None) -> None:
         super().__init__()
-        self.method = method
+        self.method, self.lesson = method, lesson
 
     def forward(
         self, batch: Batch, noise: Noise, step: int, bound: bool = False
@@ -81,9 +84,10 @@ class Objective(nn.Module):
 
         With `bound`, nats are weighed as a bound's. What is differentiated may have more to it.
         """
-        method = self.method
-        law = {"law": method.bound_law} if bound and isinstance(method, MaskedMethod) else {}
-        loss: Loss = method.loss(  # type: ignore[operator]
+        method, law = self.method, dict[str, Any]()
+        if bound and self.lesson is None and isinstance(method, MaskedMethod):
+            law["law"] = method.bound_law
+        loss: Loss = (self.lesson or method.loss)(  # type: ignore[operator]
             batch.tokens,
             noise,
             step,
@@ -111,7 +115,12 @@ class Engine:
     """A method, its optimisers and its moving average."""
 
     def __init__(
-        self, method: nn.Module, options: TrainingOptions, run: RunOptions, world: World
+        self,
+        method: nn.Module,
+        options: TrainingOptions,
+        run: RunOptions,
+        world: World,
+        lesson: Callable[..., Loss] | None = None,
     ) -> None:
         require(
             isinstance(method, nn.Module) and isinstance(method, Trainable),
@@ -126,7 +135,8 @@ class Engine:
         if run.compile:
             for block in blocks_of(network):
                 block.compile()
-        self.objective = spread(Objective(method), network, run.distribution, world)
+        self.lesson = lesson
+        self.objective = spread(Objective(method, lesson), network, run.distribution, world)
         make = OPTIMISERS[options.optimiser]
         self.optimisers = make(method, options.learning_rate, options.weight_decay)
         self.average = MovingAverage(method, options.ema)
@@ -174,7 +184,7 @@ class Engine:
 
     @torch.no_grad()
     def validate(self, order: Order, rows: int) -> Estimate | None:
-        """The bound of the first rows of a text, under the averaged weights.
+        """The bound of the first rows of a text, or its lesson, under the averaged weights.
 
         None if the text has fewer rows than there are processes.
         """
@@ -191,7 +201,8 @@ class Engine:
                 for part in parts:
                     totals[replicate] += float(self._loss(part, replicate, bound=True)[1])
             release(self.objective)
-        per_token = self.world.total(totals) / batch.count + bound_ends(self.method)
+        ends = bound_ends(self.method) if self.lesson is None else 0.0
+        per_token = self.world.total(totals) / batch.count + ends
         error = 0.0 if exact else float(per_token.std()) / math.sqrt(len(totals))
         return Estimate(float(per_token.mean()), error, batch.count)
 

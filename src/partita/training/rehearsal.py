@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from partita.distillation.sdtt import check_student
 from partita.errors import InputError, naming, require
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
@@ -29,6 +30,8 @@ def rehearse(recipe: Recipe) -> None:
     sizes = {"width": 2, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
     network = replace(recipe.network, **sizes, decoder=decoder)  # type: ignore[arg-type]
     small: Any = recipe.method.build(network, 2)
+    if recipe.distillation.round:
+        _check_teacher(recipe, small)
     try:
         small.loss(torch.zeros(1, 1, dtype=torch.int64), Noise.for_batch(0, 1))
     except TypeError as error:
@@ -39,6 +42,14 @@ def rehearse(recipe: Recipe) -> None:
     names = {"sampler": "sampling.sampler", "steps": "sampling.steps"}
     with naming({name: f"sampling.options.{name}" for name in options} | names):
         sample(small, 1, length=1, **options)
+
+
+def _check_teacher(recipe: Recipe, method: object) -> None:
+    """Refuse a distillation without a teacher, or of a method that cannot learn from itself."""
+    given = recipe.training.start_from is not None
+    remedy = "give --from MODEL, or use partita distill"
+    require(given, "distillation.round", "a student needs a teacher to start from", remedy)
+    check_student(method)
 
 
 def _check_rows(recipe: Recipe) -> None:

@@ -28,6 +28,7 @@ from partita.recipe import Recipe
 from partita.training.distribution import World, joined
 from partita.training.engine import Engine
 from partita.training.journal import Journal, Listener, listeners
+from partita.training.lessons import lesson_of, passes, with_teacher
 from partita.training.loop import Hooks, Progress, train
 from partita.training.material import orders, tokens_of
 from partita.training.rehearsal import refuse_contradictions, rehearse
@@ -59,8 +60,10 @@ class Setting:
     folder: Path
     prepared: Prepared
     parameters: int
-    unigram_bits: float
-    """Entropy of single tokens of the training text: what a model that looks at nothing needs."""
+    unigram_bits: float | None
+    """Entropy of single tokens of the training text: what a model that looks at nothing needs.
+
+    None where bits are those of a divergence."""
     resumed: Path | None
     device: str
     processes: int
@@ -81,6 +84,7 @@ def run_recipe(
     folder, recipe = Path(out or default_folder(recipe)), recipe.resolved()
     with naming(_NAMES), joined(recipe.run.device) as world, ExitStack() as held:
         rehearse(recipe)
+        recipe = with_teacher(recipe)
         world.share(recipe.training.batch_size, "training.batch_size")
         check_folder(folder, "out")
         if not Path(recipe.data.cache).is_dir():  # one that is closed may hold the tokens already
@@ -103,12 +107,12 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
         method = start.method
         origin = {"path": recipe.training.start_from, **start.provenance}
         run.provenance["started_from"] = origin
-    engine = Engine(method, recipe.training, recipe.run, world)
+    engine = Engine(method, recipe.training, recipe.run, world, lesson_of(recipe, method, world))
     resumed = run.resume(engine)
     heard = listeners(folder, recipe.run, recipe.to_dict()) if world.first else []
     world.first_does(run.open)
     parameters = sum(p.numel() for p in method.parameters())
-    entropy = _unigram_bits(prepared.train)
+    entropy = None if recipe.distillation.round else _unigram_bits(prepared.train)
     setting = Setting(folder, prepared, parameters, entropy, resumed, str(world.device), world.size)
     if world.first:
         watcher.ready(setting)
@@ -180,7 +184,7 @@ def _hooks(
         journal = Journal(run.folder, engine.step, setting.unigram_bits)
         journal.listeners = heard
     peak = peak_flops(world.device)
-    flops = flops_per_token(engine.method, recipe.network)
+    flops = flops_per_token(engine.method, recipe.network) * passes(recipe.distillation)
 
     def progress(report: Progress) -> None:
         if journal is None:

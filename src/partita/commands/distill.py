@@ -1,0 +1,148 @@
+"""`partita distill`: a student that needs fewer sampling steps than its teacher (SDTT)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+from partita.commands.parsing import MODEL, make_parser, parse
+from partita.commands.train import PRINT, Display, flat, recipe_of
+from partita.data.options import DataOptions
+from partita.distillation.options import MOST_ROUNDS, DistillationOptions
+from partita.errors import naming, require, require_int
+from partita.hub import checkpoints
+from partita.recipe import Recipe
+from partita.training.distribution import leave
+from partita.training.options import RunOptions, TrainingOptions
+from partita.training.runner import RUNS, Setting, run_recipe
+
+DESCRIPTION = """\
+Distil a trained model into one that needs fewer sampling steps: self-distillation through time
+(SDTT). In each round the student, which starts as a copy of its teacher, learns to predict in one
+step what the teacher predicts in two; it is then the teacher of the next round. After three rounds
+a model that was sampled in 128 steps is sampled in 16.
+
+The text is the one that the teacher was trained on unless another is given. Every round is a run
+of its own, OUT/round-1, OUT/round-2 and so on, and OUT means the last student: partita sample OUT.
+The same command again goes on after any end, and with more --rounds after the last one.
+
+The teacher may be any mdlm, md4, mdlm-complementary or pgm that is not told the time. Its
+tokenizer, method and network are kept; the flags below shape the training of a round."""
+
+EXAMPLES = [
+    "partita distill --teacher runs/notes-mdlm --rounds 3",
+    "partita distill --teacher runs/notes-pgm --rounds 2 --distillation.steps 64",
+    "partita distill more.txt --teacher runs/notes-mdlm --training.steps 500",
+    "partita distill --teacher runs/notes-mdlm --distillation.divergence forward-kl --out runs/f",
+]
+# Weights that are good already are moved with care.
+TRAINING = TrainingOptions(optimiser="adamw", learning_rate=3e-4, ema=0.99)
+_REST = {"distillation": DistillationOptions(), "run": RunOptions()}
+# What a round fills in by itself.
+_FILLED_IN = {"training": {"start_from"}, "distillation": {"round", "teacher"}}
+NAMES = {"out": "--out", "model": "--teacher", "teacher": "--teacher"}
+NAMES |= {"training.start_from": "--teacher", "data.path": "text"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The teacher, and the sections of a recipe that are not its own."""
+
+    teacher: str
+    rounds: int = 1
+    out: str | None = None
+    corpus: str | None = None
+    data: DataOptions
+    training: TrainingOptions
+    distillation: DistillationOptions
+    run: RunOptions
+
+
+def _parser(data: DataOptions) -> ArgumentParser:
+    parser = make_parser("distill", DESCRIPTION, EXAMPLES, recipe=True)
+    parser.add_argument("corpus", nargs="?", type=str, help="the text: short for --data.path")
+    parser.add_argument("--teacher", type=str, required=True, help=f"the teacher: {MODEL}")
+    parser.add_argument("--rounds", type=int, default=1, help="how often the steps are halved")
+    parser.add_argument("--out", type=str, help="folder of the rounds (default: runs/TEACHER-sdtt)")
+    for name, default in {"data": data, "training": TRAINING, **_REST}.items():
+        skip = _FILLED_IN.get(name, set())
+        parser.add_class_arguments(type(default), name, skip=set(skip))
+        parser.set_defaults(flat(name, default, skip))
+    return parser
+
+
+def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
+    """The recipe of each round, and the folder of all."""
+    given = [word for word in words if word != PRINT]
+    chosen = parse(_parser(DataOptions()), given, Options)
+    base = recipe_of(chosen.teacher)
+    chosen = parse(_parser(base.data), given, Options)
+    require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
+    require_int(chosen.rounds, "--rounds", 1, MOST_ROUNDS)
+    sections = {name: getattr(chosen, name) for name in ("data", "training", *_REST)}
+    recipe = replace(base, **sections)
+    if chosen.corpus is not None:
+        recipe = replace(recipe, data=replace(recipe.data, path=chosen.corpus))
+    folder = Path(chosen.out) if chosen.out else RUNS / f"{_name(chosen.teacher)}-sdtt"
+    rounds = list(_rounds(recipe, chosen.teacher, chosen.rounds, folder))
+    if PRINT in words:
+        print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
+        raise SystemExit(0)
+    return rounds, folder
+
+
+def _name(teacher: str) -> str:
+    """What a teacher is called: its folder's name, or the run's of a checkpoint."""
+    path = Path(teacher)
+    run = path.parents[1] if path.parent.name == checkpoints.FOLDER else path
+    return run.resolve().name or "model"
+
+
+def _rounds(recipe: Recipe, teacher: str, count: int, folder: Path) -> Iterator[Recipe]:
+    """Round by round: each student is the teacher of the next."""
+    for number in range(1, count + 1):
+        options = replace(recipe.distillation, round=number)
+        training = replace(
+            recipe.training, start_from=teacher, seed=recipe.training.seed + number - 1
+        )
+        sampling = replace(recipe.sampling, steps=options.student_steps)
+        yield replace(recipe, training=training, distillation=options, sampling=sampling)
+        teacher = str(checkpoints.round_folder(folder, number))
+
+
+def run(words: Sequence[str]) -> int:
+    """Distil round by round; a stopped round says how to go on."""
+    with naming(NAMES):
+        rounds, folder = options(words)
+        rounds[0].data.corpus()  # a missing file is said before anything is made
+    console = Console(highlight=False)
+    for recipe in rounds:
+        place = checkpoints.round_folder(folder, recipe.distillation.round)
+        with naming(NAMES), RoundDisplay(console, recipe) as display:
+            stopped_by = run_recipe(recipe, place, display.watcher())
+        if display.setting is not None:  # the first of the processes
+            display.farewell(stopped_by)
+        if stopped_by:
+            break
+    code = 128 + stopped_by if stopped_by else 0
+    leave(code)
+    return code
+
+
+class RoundDisplay(Display):
+    """What a round shows while it goes: bits are those of the divergence from the teacher."""
+
+    measure = "divergence from the teacher"
+
+    def aim(self, setting: Setting) -> str:  # noqa: ARG002 - the teacher is the aim
+        options: DistillationOptions = self.recipe.distillation
+        before = options.student_steps * options.substeps
+        return (
+            f"Round {options.round}: {options.student_steps} steps of the student for {before} of "
+            f"the teacher. Bits are those of the {options.divergence} of hidden tokens."
+        )

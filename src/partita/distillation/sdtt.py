@@ -1,0 +1,178 @@
+"""SDTT: self-distillation through time (Deschenaux and Gulcehre, 2024).
+
+A student that starts as a copy of its teacher learns to predict in one step what the teacher
+predicts in k of them. From a text hidden at time t the teacher takes k ancestral steps of size dt,
+
+    t_0 = t,  t_1 = t - dt,  ...,  t_k = t - k dt    (none below 0).
+
+The target of a hidden token is the teacher's prediction at the step in which the token is
+revealed, when the teacher has seen the tokens revealed before it; a token that is still hidden at
+t_k has the prediction of the last step. The student, which sees the text at t alone, minimises
+
+    E [ sum over hidden tokens of D(student(z_t), target) ]
+
+without a weight. KL(teacher || student) leads to the mean of a state's targets, KL(student ||
+teacher) to their normalised geometric mean. In the next round the student is the teacher, and dt
+is k times as large: a round divides the number of sampling steps by k.
+
+A teacher is asked once about each hidden token: when a token is revealed does not depend on what
+it is, so every step asks for its own tokens alone, and the last one for all that are left. Where
+t_k lies therefore does not matter.
+
+Any method of the masked family whose network is not told the time can learn so. (One that is
+would need two answers to "what time is it": the student's step is longer than its teacher's.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from partita.categorical import sample_categorical
+from partita.distillation.divergences import DIVERGENCES
+from partita.distillation.options import DistillationOptions
+from partita.errors import require
+from partita.methods.base import Loss
+from partita.methods.masked_method import MaskedMethod
+from partita.networks.base import Queries
+from partita.networks.layouts import DENSE, Layout
+from partita.processes.draws import even_times, hide_independently, positive_time
+from partita.randomness import Noise, Purpose
+from partita.schedules import Schedule
+
+
+def reveal_plan(
+    t: Float64[Tensor, "B"],
+    options: DistillationOptions,
+    schedule: Schedule,
+    v: Float64[Tensor, "B L"],
+) -> Int64[Tensor, "B L"]:
+    """In which of the teacher's k steps from t each hidden token is asked for, by uniform numbers.
+
+    A token that is hidden at t jumps where alpha is uniform between alpha_t and 1, which is what
+    ancestral sampling draws from (`samplers/planned.py`).
+    """
+    jump = schedule.alpha(t)[:, None] + schedule.one_minus_alpha(t)[:, None] * v
+    plan = torch.zeros_like(v, dtype=torch.int64)
+    for passed in range(1, options.substeps):
+        time = (t - passed * options.step_size).clamp(min=0)
+        plan += (jump >= schedule.alpha(time)[:, None]).long()
+    return plan
+
+
+@torch.inference_mode()
+def teacher_targets(
+    teacher: MaskedMethod,
+    tokens: Int64[Tensor, "B L"],
+    hidden: Bool[Tensor, "B L"],
+    plan: Int64[Tensor, "B L"],
+    u: Float64[Tensor, "B L"],
+    label: Int64[Tensor, "B"] | None = None,
+    *,
+    substeps: int,
+    layout: Layout = DENSE,
+) -> Float[Tensor, "N V"]:
+    """What the teacher predicts of each hidden token (row by row) in the step that asks for it.
+
+    `u` are the uniform numbers by which it draws the tokens of all steps but the last.
+    """
+    tokens, revealed = tokens.clone(), ~hidden
+    number = (hidden.flatten().cumsum(0) - 1).view_as(plan)  # of a hidden token in the answer
+    answers: list[Tensor] = []
+    places: list[Tensor] = []
+    for step in range(substeps):
+        rows, positions = (hidden & (plan == step)).nonzero(as_tuple=True)
+        if rows.numel() == 0:
+            continue
+        answer = teacher.predict(tokens, revealed, rows, positions, None, label, layout=layout)
+        answers.append(answer)
+        places.append(number[rows, positions])
+        if step < substeps - 1:
+            tokens[rows, positions] = sample_categorical(answer, u[rows, positions])
+            revealed[rows, positions] = True
+    return _in_order(answers, places)
+
+
+def _in_order(answers: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
+    together = torch.cat(list(answers))
+    return torch.empty_like(together).index_copy_(0, torch.cat(list(places)), together)
+
+
+@dataclass(frozen=True)
+class SDTT:
+    """One round: a student, its teacher, and the step that the student takes for several."""
+
+    student: MaskedMethod
+    teacher: MaskedMethod
+    options: DistillationOptions
+
+    def __post_init__(self) -> None:
+        check_student(self.student)
+        self.teacher.eval().requires_grad_(False)
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int = 0,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """The divergence of hidden tokens, for the arguments of a method's own loss."""
+        tokens, real = self.student._ready(tokens, valid)
+        schedule = self.teacher.schedule
+        t = positive_time(even_times(noise, step, batch or tokens.shape[0]))
+        hidden = hide_independently(schedule.one_minus_alpha(t), real, noise, step)
+        places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        plan = reveal_plan(t, self.options, schedule, noise.uniform(Purpose.ORDER, step, places))
+        u = noise.uniform(Purpose.TOKEN, step, places)
+        return self.loss_under(tokens, hidden, plan, u, real, label, layout=layout)
+
+    def loss_under(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        hidden: Bool[Tensor, "B L"],
+        plan: Int64[Tensor, "B L"],
+        u: Float64[Tensor, "B L"],
+        valid: Bool[Tensor, "B L"],
+        label: Int64[Tensor, "B"] | None = None,
+        *,
+        layout: Layout = DENSE,
+    ) -> Loss:
+        """The divergence for tokens that are already hidden, and a plan that is already made."""
+        queries = Queries(*hidden.nonzero(as_tuple=True))
+        nats = tokens.new_zeros(tokens.shape, dtype=torch.float32)
+        if queries.rows.numel():
+            target = teacher_targets(
+                self.teacher,
+                tokens,
+                hidden,
+                plan,
+                u,
+                label,
+                substeps=self.options.substeps,
+                layout=layout,
+            ).clone()  # outside of inference mode, as autograd wants it
+            guess = self.student.predict(tokens, ~hidden, *queries, None, label, layout=layout)
+            found = DIVERGENCES[self.options.divergence](guess, target)
+            nats = found.new_zeros(tokens.shape).index_put(queries, found)
+        count = valid.sum()
+        return Loss(nats.sum() / count, nats, nats, hidden, count)
+
+
+def check_student(method: object) -> None:
+    """Refuse a method that cannot learn from its own later steps."""
+    name = type(method).__name__
+    known = "distil one of mdlm, md4 (with method.conditioning none), mdlm-complementary, pgm"
+    masked = isinstance(method, MaskedMethod)
+    require(masked, "teacher", f"{name} does not reveal tokens of a masked text", known)
+    told = masked and method.timed
+    problem = f"the network of this {name} is told the time, and a student's steps are longer"
+    require(not told, "teacher", problem, known)

@@ -1,0 +1,39 @@
+"""What a run learns by if not by its method's own loss: a teacher."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import nn
+
+from partita.distillation.options import DistillationOptions
+from partita.distillation.sdtt import SDTT
+from partita.hub import format
+from partita.hub.find import find
+from partita.methods.base import Loss
+from partita.recipe import Recipe
+from partita.training.distribution import World
+
+
+def with_teacher(recipe: Recipe) -> Recipe:
+    """The recipe with its teacher's checksum: a run that goes on does so with the same teacher."""
+    if recipe.distillation.round == 0:
+        return recipe
+    assert recipe.training.start_from is not None  # as a rehearsal has seen
+    checksum = format.verify(find(recipe.training.start_from))[format.WEIGHTS]
+    return replace(recipe, distillation=replace(recipe.distillation, teacher=checksum))
+
+
+def lesson_of(recipe: Recipe, method: nn.Module, world: World) -> Callable[..., Loss] | None:
+    """The loss of a student that is still its teacher's copy; None where there is no teacher."""
+    if recipe.distillation.round == 0:
+        return None
+    teacher = copy.deepcopy(method).to(world.device)
+    return SDTT(method, teacher, recipe.distillation).loss  # type: ignore[arg-type]
+
+
+def passes(options: DistillationOptions) -> float:
+    """Work of a step, as a multiple of training without a teacher, who only goes forward."""
+    return 1 + options.substeps / 3 if options.round else 1.0
