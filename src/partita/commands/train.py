@@ -232,7 +232,8 @@ class Display:
     def validated(self, step: int, bound: Estimate) -> None:
         self.valid = bound
         self.console.print(
-            f"step {step:,}: {self.measure} {bound.bits:.3f} ± {bound.bits_error:.3f} bits per token"
+            f"step {step:,}: {self.measure} {bound.bits:.3f} ± {bound.bits_error:.3f} "
+            "bits per token"
         )
 
     def farewell(self, stopped_by: int) -> None:

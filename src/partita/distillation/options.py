@@ -36,11 +36,16 @@ class DistillationOptions:
         require(self.substeps**self.round <= self.steps, "distillation.steps", problem, remedy)
 
     @property
+    def reach(self) -> float:
+        """How far one step of this round's student goes."""
+        return float(self.substeps**self.round) / self.steps
+
+    @property
     def step_size(self) -> float:
         """How far one step of this round's teacher goes."""
-        return self.substeps ** (self.round - 1) / self.steps
+        return self.reach / self.substeps
 
     @property
     def student_steps(self) -> int:
         """Sampling steps of this round's student, which goes from 1 to 0 as its teacher does."""
-        return self.steps // self.substeps**self.round
+        return self.steps // int(self.substeps**self.round)

@@ -173,6 +173,6 @@ def check_student(method: object) -> None:
     known = "distil one of mdlm, md4 (with method.conditioning none), mdlm-complementary, pgm"
     masked = isinstance(method, MaskedMethod)
     require(masked, "teacher", f"{name} does not reveal tokens of a masked text", known)
-    told = masked and method.timed
+    told = isinstance(method, MaskedMethod) and method.timed
     problem = f"the network of this {name} is told the time, and a student's steps are longer"
     require(not told, "teacher", problem, known)
