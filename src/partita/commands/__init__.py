@@ -23,6 +23,7 @@ VERBS = {
     "infill": "fill in the blanks of a text",
     "score": "how many bits a model needs for given texts",
     "eval": "likelihood of a file, and quality of what a model writes",
+    "compare": "quality of models against the number of sampling steps, with a picture",
     "report": "what genmd4 and sedd show of themselves once trained",
     "info": "what a run, checkpoint or model is made of",
     "methods": "list methods, samplers, schedules and laws",

@@ -106,8 +106,8 @@ def run(words: Sequence[str]) -> None:
     """Load, measure, print."""
     chosen = options(words)
     with naming({"device": "--device"}):
-        model, identity = _load(chosen.model, chosen.device)
-    examiner = _load_judge(chosen)
+        model, identity = load_identified(chosen.model, chosen.device)
+    examiner = None if chosen.judge is None else load_judge(chosen.judge, chosen.device)
     corpus = _corpus(model, chosen)
     known = _words(model, chosen)
     console = Console(highlight=False, stderr=chosen.json)
@@ -140,22 +140,21 @@ def run(words: Sequence[str]) -> None:
             write_whole(path, json.dumps(results, indent=1))
 
 
-def _load(name: str, device: str) -> tuple[TextModel, dict[str, str]]:
+def load_identified(name: str, device: str) -> tuple[TextModel, dict[str, str]]:
     """A model, and which one it is."""
     folder = find(name)
     checksum = format.verify(folder)[format.WEIGHTS]
     return load(folder, device=device), {"path": str(folder), "sha256": checksum}
 
 
-def _load_judge(chosen: Options) -> tuple[TextModel, dict[str, str]] | None:
-    if chosen.judge is None:
-        return None
+def load_judge(name: str, device: str) -> tuple[TextModel, dict[str, str]]:
+    """An autoregressive model, and which one it is."""
     with naming({"model": "--judge"}):
-        model, identity = _load(chosen.judge, chosen.device)
+        model, identity = load_identified(name, device)
     require(
         isinstance(model.method, AR),
         "--judge",
-        f"{chosen.judge} is no autoregressive model",
+        f"{name} is no autoregressive model",
         "train one with --method.name ar",
     )
     return model, identity
@@ -223,7 +222,7 @@ def _samples(
         cut = not model.flexible  # windows of a long text begin and end anywhere
         results["known_words"] = share_of_known_words(texts, words, cut_ends=cut)
     if examiner is not None:
-        results["judge"] = _judged(*examiner, texts)
+        results["judge"] = judged(*examiner, texts)
     return results
 
 
@@ -251,7 +250,8 @@ def _words(model: TextModel, chosen: Options) -> WordList | None:
     return words
 
 
-def _judged(model: TextModel, identity: dict[str, str], texts: list[str]) -> dict[str, Any]:
+def judged(model: TextModel, identity: dict[str, str], texts: list[str]) -> dict[str, Any]:
+    """What an autoregressive model says of some texts."""
     with torch.no_grad(), naming({"text": "--judge", "texts": "--judge"}):
         verdict = judge(model.method, model.tokenizer, texts)  # type: ignore[arg-type]
     return identity | {

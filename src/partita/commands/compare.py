@@ -1,0 +1,171 @@
+"""`partita compare`: what texts are worth that models write in few steps and in many."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from partita.commands.eval import BATCH, judged, load_identified, load_judge
+from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.errors import naming, require, require_int, require_seed
+from partita.evaluation.likelihood import standard_error
+from partita.evaluation.quality import unigram_entropy
+from partita.evaluation.steps import Quality, draw_comparison
+from partita.files import check_file, parents_made, write_whole
+from partita.hub.text_model import TextModel
+from partita.provenance import environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Comparison."""
+
+    models: list[str]
+    judge: str
+    """An autoregressive model that judges the texts."""
+    steps: list[int] = field(default_factory=lambda: [4, 8, 16, 32, 64, 128])
+    """Numbers of sampling steps."""
+    samples: int = 64
+    """Texts for each model and number of steps."""
+    length: int | None = None
+    """Tokens of a text; the model's length unless given."""
+    seed: int = 0
+    """Seed of every draw: with the same one, models share their noise."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    picture: str | None = None
+    """A PNG file to draw the curves in."""
+    out: str | None = None
+    """A JSON file to write the results to."""
+    json: bool = False
+    """Print JSON, for machines."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.models), "models", "none is given", "name one or more")
+        twice = next((name for name in self.models if self.models.count(name) > 1), None)
+        require(twice is None, "models", f"{twice} is there twice", "name it once")
+        require(bool(self.steps), "--steps", "is empty", "give a list such as [8,64]")
+        for steps in self.steps:
+            require_int(steps, "--steps")
+        require_int(self.samples, "--samples", 2)
+        if self.length is not None:
+            require_int(self.length, "--length")
+        require_seed(self.seed, "--seed")
+        for flag, file in (("--picture", self.picture), ("--out", self.out)):
+            if file is not None:
+                check_file(Path(file), flag)
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "compare",
+        "Let models write texts in few steps and in many, and a judge (an autoregressive model of\n"
+        "yours, with the same kind of text) read them. Bits under a judge are low for texts that\n"
+        "repeat themselves too: read them beside the entropy of the texts' own tokens.",
+        [
+            "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
+            "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
+            "partita compare runs/a --judge runs/judge --picture steps.png --out steps.json",
+        ],
+    )
+    add_options(parser, Options, models="*run folders, checkpoints, exported models or hub ids")
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Load, write, judge, print."""
+    chosen = options(words)
+    with naming({"device": "--device"}):
+        models = {name: load_identified(name, chosen.device) for name in chosen.models}
+    examiner = load_judge(chosen.judge, chosen.device)
+    console = Console(highlight=False, stderr=chosen.json)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    rows: list[Quality] = []
+    with bar, naming(flags_of(Options, "models")):
+        task = bar.add_task("", total=len(models) * len(chosen.steps) * chosen.samples)
+        for name, (model, _) in models.items():
+            for steps in chosen.steps:
+                bar.update(task, description=f"{name}, {steps} steps")
+                rows.append(_quality(name, model, examiner, steps, chosen, bar))
+    results = {
+        "environment": environment(next(iter(models.values()))[0].device),
+        "models": {name: identity for name, (_, identity) in models.items()},
+        "judge": examiner[1],
+        "samples": chosen.samples,
+        "seed": chosen.seed,
+        "rows": [vars(row) for row in rows],
+    }
+    print(json.dumps(results)) if chosen.json else console.print(_table(rows))
+    if chosen.out is not None:
+        with parents_made(Path(chosen.out)):
+            write_whole(Path(chosen.out), json.dumps(results, indent=1))
+    if chosen.picture is not None:
+        with parents_made(Path(chosen.picture)):
+            draw_comparison(rows, Path(chosen.picture))
+        console.print(f"{chosen.picture}: the same as a picture", soft_wrap=True)
+
+
+def _quality(
+    name: str,
+    model: TextModel,
+    examiner: tuple[TextModel, dict[str, str]],
+    steps: int,
+    chosen: Options,
+    bar: Progress,
+) -> Quality:
+    """The texts that a model writes in so many steps."""
+    texts: list[str] = []
+    began = time.monotonic()
+    for first in range(0, chosen.samples, BATCH):
+        count = min(BATCH, chosen.samples - first)
+        place = {"length": chosen.length, "steps": steps, "seed": chosen.seed, "first": first}
+        texts += model.sample(count, **place)  # type: ignore[arg-type]
+        bar.advance(bar.task_ids[0], count)
+    seconds = time.monotonic() - began
+    ids = [model.tokenizer.encode(text) for text in texts]
+    entropies = torch.tensor([unigram_entropy([row]) for row in ids], dtype=torch.float64)
+    verdict = judged(*examiner, texts)
+    return Quality(
+        model=name,
+        steps=steps,
+        judge_bits=verdict["bits_per_character"],
+        judge_bits_error=verdict["bits_per_character_error"],
+        entropy_nats=float(entropies.mean()) * math.log(2),
+        entropy_nats_error=standard_error(entropies) * math.log(2),
+        tokens_per_second=sum(map(len, ids)) / seconds,
+    )
+
+
+def _table(rows: list[Quality]) -> Table:
+    """The numbers for people."""
+    table = Table("model")
+    for column in ("steps", "judge's bits per character", "entropy in nats", "tokens/s"):
+        table.add_column(column, justify="right")
+    for before, row in zip([None, *rows], rows, strict=False):
+        new = before is None or before.model != row.model
+        table.add_row(
+            row.model if new else "",
+            str(row.steps),
+            f"{row.judge_bits:.3f} ± {row.judge_bits_error:.3f}",
+            f"{row.entropy_nats:.3f} ± {row.entropy_nats_error:.3f}",
+            f"{row.tokens_per_second:,.0f}",
+            end_section=row.steps == rows[-1].steps and row is not rows[-1],
+        )
+    return table
