@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentParser
@@ -91,9 +92,18 @@ def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
     folder = Path(chosen.out) if chosen.out else RUNS / f"{_name(chosen.teacher)}-sdtt"
     rounds = list(_rounds(recipe, chosen.teacher, chosen.rounds, folder))
     if PRINT in words:
-        print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
+        print(yaml.safe_dump(_shown(recipe), sort_keys=False), end="")
         raise SystemExit(0)
     return rounds, folder
+
+
+def _shown(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """The sections of a recipe that this verb takes, without what a round fills in."""
+    every = recipe.to_dict()
+    return {
+        name: {key: every[name][key] for key in every[name] if key not in _FILLED_IN.get(name, ())}
+        for name in ("data", "training", *_REST)
+    }
 
 
 def _name(teacher: str) -> str:
