@@ -13,6 +13,7 @@ _HOME = {
     "DDPM": "partita.methods",
     "bits_per_dimension": "partita.methods.ddpm",
     "EmbeddingDDPM": "partita.methods",
+    "FlexMDM": "partita.methods",
     "GenMD4": "partita.methods",
     "SEDD": "partita.methods",
     "UniformSEDD": "partita.methods",

@@ -47,7 +47,7 @@ class Options:
     model: str
     file: str | None
     limit: int | None = None
-    """Score at most about so many tokens of the file."""
+    """Score so many tokens of the file; of whole texts (flexmdm), up to the end of one."""
     replicates: int = 4
     """Draws of the likelihood's estimate."""
     samples: int = 64
@@ -171,7 +171,8 @@ def _likelihood(model: TextModel, corpus: Corpus, chosen: Options, bar: Progress
     """The bound of a file (exact for an autoregressive model)."""
     data = model.recipe.data
     apart = data.rows == "padded" or data.document_attention
-    rows = whole_rows if model.flexible else partial(corpus_rows, apart=apart)
+    skip = data.longer == "skip"
+    rows = partial(whole_rows, skip=skip) if model.flexible else partial(corpus_rows, apart=apart)
     with naming({"path": "file", "field": "file", "text": "file"}):
         tokens, real, characters = rows(corpus, model.tokenizer, model.length, limit=chosen.limit)
     task = bar.add_task("likelihood", total=1.0)

@@ -11,7 +11,7 @@ from rich.console import Console
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.sample import Drawing, print_texts
 from partita.commands.show import animated
-from partita.errors import naming
+from partita.errors import naming, require, require_int
 from partita.hub.text_model import load
 
 
@@ -25,13 +25,23 @@ class Options(Drawing):
     """Tokens of every blank that does not say its own number."""
     flexible: bool = False
     """Let the model decide how many tokens such a blank takes, also none (flexmdm)."""
+    length: int | None = None
+    """With --flexible: the most tokens that a text may have; the model's length unless given."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length is not None:
+            require_int(self.length, "--length")
+            problem = "blanks of given sizes leave nothing to say about the length"
+            require(self.flexible, "--length", problem, "leave it out, or give --flexible")
 
 
 def options(words: Sequence[str]) -> Options:
     """What the words ask for."""
     parser = make_parser(
         "infill",
-        "Fill in the blanks of a text. What stands around them is never changed.\n"
+        "Fill in the blanks of a text. What stands around them is never changed (but where words\n"
+        "begin with their spaces, as in bpe, a blank takes the space before it along).\n"
         "A run of two or more underscores is a blank of that many tokens, __12__ one of twelve.\n"
         "With --flexible a run of underscores stands for any number of tokens, also none; __12__\n"
         "still is a blank of twelve.",
@@ -60,6 +70,7 @@ def run(words: Sequence[str]) -> None:
                 blank_tokens=chosen.blank_tokens,
                 flexible=chosen.flexible,
                 callback=callback,
+                **({} if chosen.length is None else {"length": chosen.length}),
                 **chosen.given(),
             )
     print_texts(console, texts[1:] if shown else texts, chosen.json)

@@ -193,10 +193,16 @@ def _explained(parser: ArgumentParser, words: list[str], error: ArgumentError) -
     if found := re.search(r"argument (\S+): expected one argument", text):
         return InputError(found[1], "needs a value", _usage(parser))
     if found := re.search(r"arguments are required: (.*)", text):
-        return InputError(found[1], "must be given", _usage(parser))
+        return InputError(_written(parser, found[1]), "must be given", _usage(parser))
     if found := re.fullmatch(r'Parser key "([\w.]+)": (.*)', text):
         return _wrong_value(parser, found[1], found[2])
     return InputError("options", text, _usage(parser))
+
+
+def _written(parser: ArgumentParser, key: str) -> str:
+    """How somebody writes a key: as a flag, or, in recipes and for places, as it is."""
+    action = next((action for action in parser._actions if action.dest == key), None)
+    return key if "." in key or not getattr(action, "option_strings", []) else f"--{key}"
 
 
 def _unexpected(parser: ArgumentParser, words: list[str], word: str) -> InputError:
@@ -224,7 +230,7 @@ def _unknown_key(parser: ArgumentParser, key: str) -> InputError:
 def _wrong_value(parser: ArgumentParser, key: str, text: str) -> InputError:
     """A value of another type than its key's."""
     action = next((action for action in parser._actions if action.dest == key), None)
-    name = key if "." in key or not getattr(action, "option_strings", []) else f"--{key}"
+    name = _written(parser, key)
     if "Unable to load config" in text:
         hint = f"write --{key}.KEY VALUE"
         return InputError(name, "is a section with keys of its own", hint)

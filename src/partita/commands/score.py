@@ -16,7 +16,7 @@ from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, 
 from partita.data.blanks import require_text
 from partita.data.reading import reading
 from partita.errors import InputError, naming, require, require_int, require_seed
-from partita.hub.text_model import Score, load
+from partita.hub.text_model import Score, TextModel, load
 
 SHOWN = 48  # characters of a text in the table
 
@@ -79,11 +79,18 @@ def run(words: Sequence[str]) -> None:
         full = model.flexible or all(texts)
         require(full, "texts", "one of them is empty", "leave it out")
         told = {"replicates": chosen.replicates, "seed": chosen.seed}
-        scores = [model.score(text, **told) for text in texts]
+        scores = [_scored(model, text, number, **told) for number, text in enumerate(texts, 1)]
     if chosen.json:
         print(json.dumps([as_json(*pair) for pair in zip(texts, scores, strict=True)]))
         return
     Console(highlight=False).print(table(texts, scores))
+
+
+def _scored(model: TextModel, text: str, number: int, **told: int) -> Score:
+    try:
+        return model.score(text, **told)
+    except InputError as error:  # of many texts, say which
+        raise InputError(error.argument, f"text {number} {error.problem}", error.remedy) from error
 
 
 def read_lines(name: str) -> list[str]:

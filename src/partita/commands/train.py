@@ -202,16 +202,20 @@ class Display:
             f"{self.aim(setting)}",
             soft_wrap=True,
         )
+        if setting.left_out:
+            longer = "longer than a row and left out"
+            self.console.print(f"{setting.left_out:,} documents are {longer}.", soft_wrap=True)
         if len(setting.prepared.valid) == 0 and self.recipe.data.valid > 0:
-            self.console.print(
-                "No document is left for validation: --data.documents line makes more of them.",
-                soft_wrap=True,
-            )
+            finer = self.recipe.data.documents != "line"
+            hint = ": --data.documents line makes more of them" if finer else ""
+            self.console.print(f"No document is left for validation{hint}.", soft_wrap=True)
         went_on = f", going on from {setting.resumed.name}" if setting.resumed else ""
         self.console.print(f"Run folder: {setting.folder}{went_on}", soft_wrap=True)
 
     def aim(self, setting: Setting) -> str:
         """What the bits are to be compared with."""
+        if setting.unigram_bits is None:
+            return "Bits are those of whole texts, their ends included."
         entropy = f"Single tokens have an entropy of {setting.unigram_bits:.3f} bits"
         return f"{entropy}: a model must get below it."
 

@@ -59,22 +59,30 @@ def corpus_rows(
 
 
 def whole_rows(
-    corpus: Corpus, tokenizer: Tokenizer, length: int, *, limit: int | None = None
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    length: int,
+    *,
+    limit: int | None = None,
+    skip: bool = False,
 ) -> tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"], int]:
     """The same for models of texts that have ends of their own: each document as it is.
 
     Part of a text is another text, which ends where this one goes on: documents longer than the
-    model are refused, and `limit` stops after the document that reaches it.
+    model are refused (left out, with `skip`), and `limit` stops after the document that reaches it.
     """
     texts: list[list[int]] = []
     seen = characters = 0
     for text in _documents(corpus, ""):
-        texts.append(tokenizer.encode(text))
+        ids = tokenizer.encode(text)
+        if skip and len(ids) > length:
+            continue
+        texts.append(ids)
         characters += len(text)
         seen += len(texts[-1])
         if limit is not None and seen >= limit:
             break
-    require(bool(texts), "file", f"{corpus.path} holds no text")
+    require(bool(texts), "file", f"{corpus.path} holds no text that fits the model")
     longest, many = max(map(len, texts)), sum(len(ids) > length for ids in texts)
     problem = (
         f"{many:,} of {len(texts):,} documents of {corpus.path} have more than the model's "

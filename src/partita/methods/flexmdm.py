@@ -15,11 +15,13 @@ The loss is a divergence of rates, with phi(x, y) = y - x + x log(x / y):
 
 The posteriors depend on t by a(t) alone, so that is what the network is told.
 
-L is no bound yet: phi does not ask which of the n_i tokens comes first. With c(n) of `order_nats`
+L is a loose bound: phi does not ask which of the n_i tokens comes first. With c(n) of `order_nats`
 for a text of n tokens, L - c(n) >= -log p(text), and both are the same for the exact posteriors. A
-prompt's tokens cut a text into runs, and every run has its own c. The other one of the published
-heads trains by another term: with `gaps="distribution"` the counts are learned by cross-entropy,
-and g_i is their mean.
+prompt's tokens cut a text into runs, and every run has its own c.
+
+There are two heads for the gaps. One tells g_i itself. With `gaps="distribution"` the network tells
+how probable every number of missing tokens is, which is learned by cross-entropy, and g_i is the
+mean.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ from partita.ragged import Ragged
 from partita.randomness import Noise, Purpose
 from partita.schedules import Schedule, make_schedule
 
-# Tokens that are expected in a gap, so that phi stays finite. A full text has its gaps for all t,
-# so that the least costs this times the integral of the weight (some 40), for each of them; and
-# below it there is no gradient.
 CROWD = 0.5  # half of the times have the density CROWD t^(CROWD-1): near 0, few texts count much
+# The least that is expected in a gap, so that phi stays finite. A full text has its gaps for all t,
+# so that it costs this times the integral of the weight (some 40), for each of them; and below it
+# there is no gradient.
 LEAST = 1e-12
 
 

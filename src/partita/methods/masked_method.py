@@ -123,7 +123,7 @@ class MaskedMethod(nn.Module, ABC):
             not self.timed or law.timed,
             "law",
             f"{type(law).__name__} hides tokens without a time, but the network reads one",
-            "use conditioning='none' or a law with a time, such as 'continuous'",
+            "choose conditioning none, or a law with a time, such as continuous",
         )
 
     def _check_conditioning(self) -> None:

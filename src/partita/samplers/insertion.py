@@ -85,7 +85,9 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.confidence not in (None, POSITION):
-            _ = CONFIDENCES[self.confidence]
+            known = ", ".join(sorted([POSITION, *CONFIDENCES]))
+            problem = f"unknown name {self.confidence!r}"
+            require(self.confidence in CONFIDENCES, "confidence", problem, f"known: {known}")
         if self.window is not None:
             require_positive(self.window, "window")
             problem = "lets masks compete, but nothing is compared"

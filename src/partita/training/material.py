@@ -52,6 +52,16 @@ def orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
     return order, Order(held_out, options.batch_size, 0) if len(held_out) else None
 
 
+def left_out(recipe: Recipe, prepared: Prepared) -> int:
+    """How many documents are longer than a row and skipped."""
+    if recipe.data.longer != "skip":
+        return 0
+    separator = _separator(recipe, prepared) or 0
+    parts = (prepared.train, prepared.valid)
+    longer = [documents_of(part, separator)[1] > row_length(recipe) for part in parts]
+    return int(sum(found.sum() for found in longer))
+
+
 def _separator(recipe: Recipe, prepared: Prepared) -> int | None:
     """Where a model knows ends by itself, nothing has to stand between texts."""
     if not is_flexible(METHODS[recipe.method.name]):
@@ -69,12 +79,13 @@ def _refuse_longer(recipe: Recipe, prepared: Prepared) -> None:
     longer = int((sizes > length).sum())
     if recipe.data.longer == "refuse" and longer:
         key = "network.length" if recipe.training.length is None else "training.length"
+        finer = recipe.data.documents != "line"
+        shorter = "shorter documents (--data.documents line), " if finer else ""
         raise InputError(
             key,
             f"{longer:,} of {len(sizes):,} documents have more than {length:,} tokens, the longest "
             f"{int(sizes.max()):,}",
-            f"give --{key} {int(sizes.max())}, shorter documents (--data.documents line), or "
-            "--data.longer cut or skip",
+            f"give --{key} {int(sizes.max())}, {shorter}or --data.longer cut or skip",
         )
     fitting = int((documents_of(prepared.train, separator)[1] <= length).sum())
     problem = f"skip leaves nothing: every document has more than {length:,} tokens"

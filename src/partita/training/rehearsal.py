@@ -86,15 +86,17 @@ def refuse_contradictions(recipe: Recipe, base: Recipe, path: str) -> None:
 
     One whose method changes keeps the rest, but for its length, which no weight depends on.
     """
-    free = ["network.dropout"]
+    free = {"network.dropout"}
+    ours, theirs = flatten(recipe.to_dict()), flatten(base.to_dict())
     if is_retrofit(recipe, base):
         refuse_conditions(base, path)
-        free += ["method.name", "network.length"]
-    ours, theirs = flatten(recipe.to_dict()), flatten(base.to_dict())
-    kept = ("method.name", "method.conditioning", "tokenizer.", "network.")
+        free |= {"method.name", "network.length"} | {
+            key for key in ours if key.startswith("method.options.")
+        }
+    kept = ("method.name", "method.conditioning", "method.options.", "tokenizer.", "network.")
     for key in ours:
         if not key.startswith(kept) or key in free:
             continue
-        mine, its = ours[key], theirs[key]
+        mine, its = ours[key], theirs.get(key)
         problem = f"is {mine!r}, but the model of {path} has {its!r}, which training cannot change"
         require(mine == its, key, problem, "leave it out")

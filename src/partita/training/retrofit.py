@@ -32,7 +32,7 @@ def is_retrofit(recipe: Recipe, base: Recipe) -> bool:
 def refuse_conditions(base: Recipe, path: str) -> None:
     """What an MDLM is told of the time or a class is not what FlexMDM's network is told."""
     told = base.method.conditioning or "none"
-    problem = f"the network of {path} is told the {told}, which flexmdm's is not"
+    problem = f"the network of {path} is told the {told} of another process"
     require(told == "none", "method.name", problem, "start from an mdlm that is not told the time")
     problem = f"the network of {path} has class labels, which cannot be taken over"
     require(base.network.classes == 0, "method.name", problem, "start from an mdlm without any")

@@ -23,6 +23,7 @@ from partita.evaluation.quality import corpus_entropy
 from partita.files import check_folder
 from partita.hub.parts import build
 from partita.hub.text_model import TextModel, load
+from partita.methods.base import is_flexible
 from partita.provenance import environment
 from partita.recipe import Recipe
 from partita.training.distribution import World, joined
@@ -30,7 +31,7 @@ from partita.training.engine import Engine
 from partita.training.journal import Journal, Listener, listeners
 from partita.training.lessons import lesson_of, passes, with_teacher
 from partita.training.loop import Hooks, Progress, train
-from partita.training.material import orders, tokens_of
+from partita.training.material import left_out, orders, tokens_of
 from partita.training.rehearsal import refuse_contradictions, rehearse
 from partita.training.retrofit import is_retrofit, retrofitted
 from partita.training.run_folder import RunFolder, locked, refuse_changes
@@ -63,10 +64,12 @@ class Setting:
     unigram_bits: float | None
     """Entropy of single tokens of the training text: what a model that looks at nothing needs.
 
-    None where bits are those of a divergence."""
+    None where bits are those of a divergence, or of texts with their ends."""
     resumed: Path | None
     device: str
     processes: int
+    left_out: int
+    """Documents that are longer than a row and skipped."""
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -112,8 +115,19 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
     heard = listeners(folder, recipe.run, recipe.to_dict()) if world.first else []
     world.first_does(run.open)
     parameters = sum(p.numel() for p in method.parameters())
-    entropy = None if recipe.distillation.round else _unigram_bits(prepared.train)
-    setting = Setting(folder, prepared, parameters, entropy, resumed, str(world.device), world.size)
+    # Bits of a divergence, or of texts with their ends, are not to be compared with an entropy.
+    apart = recipe.distillation.round > 0 or is_flexible(method)
+    entropy = None if apart else _unigram_bits(prepared.train)
+    setting = Setting(
+        folder,
+        prepared,
+        parameters,
+        entropy,
+        resumed,
+        str(world.device),
+        world.size,
+        left_out(recipe, prepared),
+    )
     if world.first:
         watcher.ready(setting)
     with _Signals() as signals:
