@@ -53,9 +53,10 @@ def commands(page):
 def smaller(command):
     """The words of a command, with small sizes in place of large ones or none."""
     words = shlex.split(command, comments=True)
-    if "train" not in words:
+    if not {"train", "distill"} & {*words}:
         return words
-    fixed = "network" if "--from" in words else "nothing"  # a trained network keeps its sizes
+    kept = {"--from", "--teacher"} & {*words}  # a trained network keeps its sizes
+    fixed = "network" if kept else "nothing"
     for flag, value in SIZES.items():
         if not flag.startswith(f"--{fixed}"):
             words += [flag, value]
@@ -120,7 +121,7 @@ def test_the_pages_show_commands_and_mark_those_that_need_machines():
     shown = [command for page in PAGES for command in commands(page)]
     verbs = {command.split()[1] for command in shown if command.startswith("partita ")}
     assert {"train", "sample", "infill", "score", "eval", "info", "prepare", "export"} <= verbs
-    assert {"import", "methods", "report"} <= verbs
+    assert {"import", "methods", "report", "distill", "compare"} <= verbs
     many = [command for command in shown if "--nnodes" in command or "per-node 8" in command]
     assert many
     assert all("# needs" in command for command in many)

@@ -37,7 +37,7 @@ tokenizer, method and network are kept; the flags below shape the training of a 
 
 EXAMPLES = [
     "partita distill --teacher runs/notes-mdlm --rounds 3",
-    "partita distill --teacher runs/notes-pgm --rounds 2 --distillation.steps 64",
+    "partita distill --teacher runs/notes-mdlm --rounds 2 --distillation.steps 64",
     "partita distill more.txt --teacher runs/notes-mdlm --training.steps 500",
     "partita distill --teacher runs/notes-mdlm --distillation.divergence forward-kl --out runs/f",
 ]
