@@ -28,7 +28,11 @@ def reverse_kl(student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]) -> 
 def forward_kl(student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
     """KL(teacher || student). Over several targets it is least at their mean."""
     student, teacher = _possible(student, teacher)
-    return (teacher.exp() * (teacher - student)).masked_fill(_impossible(teacher), 0).sum(-1)
+    gone = _impossible(
+        teacher
+    )  # masked before the product too: a gradient there would be no number
+    difference = teacher.masked_fill(gone, 0) - student.masked_fill(gone, 0)
+    return (teacher.exp() * difference).sum(-1)
 
 
 @DIVERGENCES.register("total-variation")

@@ -148,21 +148,15 @@ class SDTT:
     ) -> Loss:
         """The divergence for tokens that are already hidden, and a plan that is already made."""
         queries = Queries(*hidden.nonzero(as_tuple=True))
-        nats = tokens.new_zeros(tokens.shape, dtype=torch.float32)
-        if queries.rows.numel():
+        guess = self.student.predict(tokens, ~hidden, *queries, None, label, layout=layout)
+        target = guess.detach()
+        if queries.rows.numel():  # with nothing hidden, the student's gradient is 0 all the same
+            k = self.options.substeps
             target = teacher_targets(
-                self.teacher,
-                tokens,
-                hidden,
-                plan,
-                u,
-                label,
-                substeps=self.options.substeps,
-                layout=layout,
+                self.teacher, tokens, hidden, plan, u, label, substeps=k, layout=layout
             ).clone()  # outside of inference mode, as autograd wants it
-            guess = self.student.predict(tokens, ~hidden, *queries, None, label, layout=layout)
-            found = DIVERGENCES[self.options.divergence](guess, target)
-            nats = found.new_zeros(tokens.shape).index_put(queries, found)
+        found = DIVERGENCES[self.options.divergence](guess, target)
+        nats = found.new_zeros(tokens.shape).index_put(queries, found)
         count = valid.sum()
         return Loss(nats.sum() / count, nats, nats, hidden, count)
 
