@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     DATA = 5  # the order of training examples
     STATE = 6  # the Gaussian noise of a reverse process
     INSERT = 7  # how many masks a gap receives, and when tokens disappear
+    LABEL = 8  # which labels training drops
 
 
 def _multiply(a: Tensor, constant: int) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,8 @@ class Recipe:
         """The recipe with the length of its run and the kind of its rows written out."""
         data, training = self.data, self.training
         method = METHODS[self.method.name]
-        rows = data.rows or getattr(method, "default_rows", "packed")
+        usual = "padded" if data.label else getattr(method, "default_rows", "packed")
+        rows = data.rows or usual
         longer = data.longer or ("refuse" if is_flexible(method) else None)
         data = dataclasses.replace(data, rows=rows, longer=longer)
         if training.steps is None and training.seconds is None:

@@ -164,7 +164,9 @@ def _corpus(model: TextModel, chosen: Options) -> Corpus | None:
     """The text to measure the likelihood of, read as the model's own was."""
     data = model.recipe.data
     with naming({"path": "file"}):
-        return None if chosen.file is None else Corpus(chosen.file, data.field, data.documents)
+        if chosen.file is None:
+            return None
+        return Corpus(chosen.file, data.field, data.documents, data.label)
 
 
 def _likelihood(model: TextModel, corpus: Corpus, chosen: Options, bar: Progress) -> dict[str, Any]:
@@ -173,13 +175,19 @@ def _likelihood(model: TextModel, corpus: Corpus, chosen: Options, bar: Progress
     apart = data.rows == "padded" or data.document_attention
     skip = data.longer == "skip"
     rows = partial(whole_rows, skip=skip) if model.flexible else partial(corpus_rows, apart=apart)
-    with naming({"path": "file", "field": "file", "text": "file"}):
-        tokens, real, characters = rows(corpus, model.tokenizer, model.length, limit=chosen.limit)
+    with naming({"path": "file", "field": "file", "text": "file", "label": "file"}):
+        tokens, real, characters, named = rows(
+            corpus, model.tokenizer, model.length, limit=chosen.limit
+        )
+        labels = None
+        if corpus.label is not None:
+            labels = torch.tensor([model.label_number(name) for name in named])
     task = bar.add_task("likelihood", total=1.0)
     bound = nelbo(
         model.method,  # type: ignore[arg-type]
         tokens.to(model.device),
         valid=real.to(model.device),
+        label=labels,
         replicates=chosen.replicates,
         seed=chosen.seed,
         progress=lambda share: bar.update(task, completed=share),
@@ -187,6 +195,7 @@ def _likelihood(model: TextModel, corpus: Corpus, chosen: Options, bar: Progress
     per_character = bound.tokens / characters
     return {
         "file": chosen.file,
+        **({} if labels is None else {"given_the_class": True}),
         "exact": isinstance(model.method, AR),
         "tokens": bound.tokens,
         "characters": characters,

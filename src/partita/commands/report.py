@@ -108,7 +108,7 @@ def _tokens(model: TextModel, chosen: Options) -> tuple[Tensor, Tensor]:
     data = model.recipe.data
     with naming({"path": "file", "field": "file", "text": "file"}):
         corpus = Corpus(chosen.file, data.field, data.documents)
-        tokens, real, _ = corpus_rows(
+        tokens, real, *_ = corpus_rows(
             corpus, model.tokenizer, model.length, apart=False, limit=chosen.limit
         )
     return tokens, real

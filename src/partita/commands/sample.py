@@ -31,6 +31,8 @@ class Drawing:
     """Keep the k most probable tokens."""
     top_p: float | None = None
     """Keep the most probable tokens until their mass reaches p."""
+    label: str | None = None
+    """The class of the texts, by name, of a model that was trained with classes."""
     options: dict[str, Any] = field(default_factory=dict)
     """More options of the sampler, for example --options.counts cosine of confidence."""
     count: int = 1
@@ -56,7 +58,7 @@ class Drawing:
 
     def given(self) -> dict[str, Any]:
         """What was asked for, as arguments of `TextModel.sample`."""
-        names = ("sampler", "steps", "temperature", "top_k", "top_p", "seed")
+        names = ("sampler", "steps", "temperature", "top_k", "top_p", "label", "seed")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None} | self.options
 

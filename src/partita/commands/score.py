@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +30,8 @@ class Options:
     texts: list[str]
     file: str | None = None
     """A file with a text on each line; - for standard input."""
+    label: str | None = None
+    """The class of the texts, by name, of a model that was trained with classes."""
     replicates: int = 8
     """Draws of the estimate."""
     seed: int = 0
@@ -78,7 +81,7 @@ def run(words: Sequence[str]) -> None:
         model = load(chosen.model, device=chosen.device)
         full = model.flexible or all(texts)
         require(full, "texts", "one of them is empty", "leave it out")
-        told = {"replicates": chosen.replicates, "seed": chosen.seed}
+        told = {"label": chosen.label, "replicates": chosen.replicates, "seed": chosen.seed}
         scores = [_scored(model, text, number, **told) for number, text in enumerate(texts, 1)]
     if chosen.json:
         print(json.dumps([as_json(*pair) for pair in zip(texts, scores, strict=True)]))
@@ -86,7 +89,7 @@ def run(words: Sequence[str]) -> None:
     Console(highlight=False).print(table(texts, scores))
 
 
-def _scored(model: TextModel, text: str, number: int, **told: int) -> Score:
+def _scored(model: TextModel, text: str, number: int, **told: Any) -> Score:
     try:
         return model.score(text, **told)
     except InputError as error:  # of many texts, say which

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partita.data.shards import labels_at
 from partita.errors import InputError, require
 from partita.networks.layouts import DENSE, Layout, Segments
 from partita.randomness import Noise, Purpose, permuted
@@ -78,6 +79,8 @@ class Batch:
     """Real tokens of the global batch: what its loss is divided by."""
     starts: list[int]
     """Where each row begins in the corpus, counted in tokens."""
+    label: Int64[Tensor, "B"] | None = None
+    """The class of each row's document, if documents have one."""
 
     def layout(self) -> Layout:
         """Which tokens read which: everything in the row, or the tokens of the same document."""
@@ -107,6 +110,7 @@ class Batch:
             valid=None if self.valid is None else change(self.valid),
             ends=None if self.ends is None else change(self.ends),
             rows=change(self.rows),
+            label=None if self.label is None else change(self.label),
         )
 
 
@@ -283,6 +287,7 @@ class Order:
             len(spans),
             sum(size for _, size in spans),
             [start for start, _ in mine],
+            labels_at(getattr(self.rows, "source", None), [start for start, _ in mine]),
         )
 
     def epoch(self, step: int) -> float:

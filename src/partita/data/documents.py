@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from partita.data.hugging_face import PREFIX, DataSet
-from partita.data.reading import DamagedError, content_hash, files_under, package, reading
+from partita.data.reading import (
+    DamagedError,
+    as_label,
+    content_hash,
+    files_under,
+    package,
+    reading,
+)
 from partita.errors import InputError, require
 
 PIECE = 1 << 20  # characters: what is held in memory at a time
@@ -32,11 +39,16 @@ SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": ""}
 """What stands between documents of plain text, by what counts as one."""
 
 
+LABELS = ("file", "folder")
+"""What a document of plain text can be labelled by: its file's name, or that of the folder."""
+
+
 class Piece(NamedTuple):
-    """Part of a document, and whether the document ends here."""
+    """Part of a document, whether the document ends here, and its class, if it has one."""
 
     text: str
     ends: bool
+    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,9 @@ class Corpus:
     """The field that holds the text, in JSONL, Parquet and data sets."""
     documents: str = "paragraph"
     """In plain text a document is a "paragraph" (up to a blank line), a "line" or the "file"."""
+    label: str | None = None
+    """What a document's class is: a field of JSONL, Parquet and data sets, or, for plain text,
+    "file" (the name, without suffixes) or "folder" (the name of the folder that holds the file)."""
 
     def __post_init__(self) -> None:
         require(
@@ -88,15 +103,27 @@ class Corpus:
     def pieces(self) -> Iterator[Piece]:
         """All documents of all files, piece by piece. Empty documents are left out."""
         if (data_set := self.data_set) is not None:
-            yield from _whole(data_set.load().texts(self.field))
+            yield from _whole(data_set.load().texts(self.field, self.label))
         for path in self.files():
+            name = self.label_of(path)
+            field = self.label if name is None else None  # where the class of a row stands
             kind = _kind(path)
             if kind == ".jsonl":
-                yield from _whole(_json_lines(path, self.field))
+                found = _whole(_json_lines(path, self.field, field))
             elif kind == ".parquet":
-                yield from _whole(_parquet_rows(path, self.field))
+                found = _whole(_parquet_rows(path, self.field, field))
             else:
-                yield from _split(_text(path), SEPARATORS[self.documents])
+                known = f"known for plain text: {', '.join(LABELS)}"
+                problem = f"{path} is plain text, which has no field {field!r}"
+                require(field is None, "label", problem, known)
+                found = _split(_text(path), SEPARATORS[self.documents])
+            yield from found if name is None else (piece._replace(label=name) for piece in found)
+
+    def label_of(self, path: Path) -> str | None:
+        """The class of all documents of a file, if its name tells it."""
+        if self.label not in LABELS:
+            return None
+        return path.name.split(".")[0] if self.label == "file" else path.resolve().parent.name
 
 
 def _check_place(place: Path) -> None:
@@ -192,21 +219,26 @@ def _split(chunks: Iterator[str], separator: str) -> Iterator[Piece]:
         yield Piece(rest, ends=True)
 
 
-def _whole(texts: Iterator[str]) -> Iterator[Piece]:
-    return (Piece(text, ends=True) for text in texts if text)
+Labelled = tuple[str, str | None]
 
 
-def _json_lines(path: Path, field: str) -> Iterator[str]:
+def _whole(texts: Iterator[Labelled]) -> Iterator[Piece]:
+    return (Piece(text, True, label) for text, label in texts if text)
+
+
+def _json_lines(path: Path, field: str, label: str | None) -> Iterator[Labelled]:
     number, carry = 0, ""
     for chunk in _text(path):
         *complete, carry = (carry + chunk).split("\n")
         for line in complete:
             number += 1
-            yield from _json_text(line, path, number, field)
-    yield from _json_text(carry, path, number + 1, field)
+            yield from _json_text(line, path, number, field, label)
+    yield from _json_text(carry, path, number + 1, field, label)
 
 
-def _json_text(line: str, path: Path, number: int, field: str) -> Iterator[str]:
+def _json_text(
+    line: str, path: Path, number: int, field: str, label: str | None
+) -> Iterator[Labelled]:
     if not line.strip():
         return
     place = f"{path} line {number}"
@@ -224,20 +256,24 @@ def _json_text(line: str, path: Path, number: int, field: str) -> Iterator[str]:
         text.encode()  # JSON can spell half of a surrogate pair
     except UnicodeEncodeError as error:
         raise InputError("path", f"{place} is no Unicode text: {error.reason}") from error
-    yield text
+    yield text, None if label is None else as_label(row.get(label), place, label)
 
 
-def _parquet_rows(path: Path, field: str) -> Iterator[str]:
+def _parquet_rows(path: Path, field: str, label: str | None) -> Iterator[Labelled]:
     parquet = package("pyarrow.parquet", path, "parquet")
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
-        require(field in names, "field", f"{path} has no column {field!r}", f"it has: {names}")
-        for batch in file.iter_batches(batch_size=256, columns=[field]):
-            for text in batch.column(0).to_pylist():
+        for key, name in (("field", field), ("label", label)):
+            there = name is None or name in names
+            require(there, key, f"{path} has no column {name!r}", f"it has: {names}")
+        columns = [field] if label is None else [field, label]
+        for batch in file.iter_batches(batch_size=256, columns=columns):
+            classes = [None] * len(batch) if label is None else batch.column(label).to_pylist()
+            for text, found in zip(batch.column(field).to_pylist(), classes, strict=True):
                 if text is not None:
                     require(isinstance(text, str), "field", f"{path}: {field!r} holds no text")
-                    yield text
+                    yield text, None if label is None else as_label(found, str(path), label)
     except InputError:
         raise
     except Exception as error:  # a damaged file raises nearly anything

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita.data.reading import content_hash, files_under, package
+from partita.data.reading import as_label, content_hash, files_under, package
 from partita.errors import InputError, require
 
 PREFIX = "hf:"
@@ -28,18 +28,29 @@ class Loaded:
     identity: bytes
     """A hash that changes when the rows do."""
 
-    def texts(self, field: str) -> Iterator[str]:
-        """One field, row by row. Rows without it are left out."""
+    def texts(self, field: str, label: str | None = None) -> Iterator[tuple[str, str | None]]:
+        """One field, and the one that holds the class, row by row. Rows without text are left out.
+
+        Classes that the data set knows by name are called so.
+        """
         names = self.data.column_names
         has = f"it has: {', '.join(names)}"
-        require(field in names, "field", f"{self.name} has no column {field!r}", has)
-        for number, row in enumerate(self.data.select_columns([field])):
+        for key, name in (("field", field), ("label", label)):
+            there = name is None or name in names
+            require(there, key, f"{self.name} has no column {name!r}", has)
+        known = getattr(self.data.features.get(label), "names", None)
+        columns = [field] if label is None else [field, label]
+        for number, row in enumerate(self.data.select_columns(columns)):
             text = row[field]
             if text is None:
                 continue
             problem = f"{self.name} row {number} holds no text under {field!r}"
             require(isinstance(text, str), "field", f"{problem} but {type(text).__name__}", has)
-            yield text
+            if label is None:
+                yield text, None
+                continue
+            found = known[row[label]] if known and isinstance(row[label], int) else row[label]
+            yield text, as_label(found, f"{self.name} row {number}", label)
 
 
 @dataclass(frozen=True)

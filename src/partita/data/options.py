@@ -18,6 +18,7 @@ NAMES = {
     "path": "data.path",
     "field": "data.field",
     "documents": "data.documents",
+    "label": "data.label",
     "rows": "data.rows",
     "valid": "data.valid",
     "tokenizer": "tokenizer.name",
@@ -39,11 +40,15 @@ class DataOptions:
     """Field of JSONL, Parquet and Hugging Face data that holds the text."""
     documents: str = "paragraph"
     """What is a document in plain text: paragraph (up to a blank line), line, or file."""
+    label: str | None = None
+    """What a document's class is: a field of JSONL, Parquet and Hugging Face data, or, for plain
+    text, file or folder, by whose names documents are told apart. The network needs as many
+    network.classes, and rows are padded."""
     valid: float = 0.05
     """Share of tokens set aside for validation, in whole documents."""
     rows: str | None = None
     """packed (document follows document), or padded (one document per row); unless given, padded
-    for methods of texts that have ends of their own (flexmdm), packed for others."""
+    where documents have classes, or ends of their own (flexmdm), packed otherwise."""
     longer: str | None = None
     """Padded rows: what becomes of documents that are longer than a row. cut (into several rows),
     skip, or refuse; unless given, refuse for flexmdm, cut for others."""
@@ -69,8 +74,9 @@ class DataOptions:
         """Where the text comes from."""
         require(bool(self.path), "data.path", "no text is given", "name a file: partita train FILE")
         hosted = self.path.startswith("hf:")
+        path = self.path if hosted else Path(self.path)
         with naming(NAMES):
-            return Corpus(self.path if hosted else Path(self.path), self.field, self.documents)
+            return Corpus(path, self.field, self.documents, self.label)
 
     def row_source(self, tokens: TokenSource, length: int, separator: int | None = None) -> Rows:
         """The tokens as rows; `separator` as in `Padded`."""

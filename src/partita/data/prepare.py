@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,8 @@ def _cache_key(
 ) -> str:
     digest = hashlib.sha256()
     facts = [shards.FORMAT, READING, corpus.field, corpus.documents, vars(options)]
+    if corpus.label is not None:
+        facts.append([corpus.label, *map(corpus.label_of, corpus.files())])
     digest.update(json.dumps(facts, sort_keys=True).encode())
     for name, content in corpus.identity():
         digest.update(os.fsencode(name) + b"\0" + content)
@@ -227,6 +229,7 @@ def _write(
     facts: dict[str, Any] = {"path": str(corpus.path), **vars(options)}
     end = tokenizer.encode_array(SEPARATORS[corpus.documents])
     characters, begins = 0, True
+    classes: set[str] = set()
     with (
         ShardWriter(folder / "train", tokenizer.vocab_size, facts) as train,
         ShardWriter(folder / "valid", tokenizer.vocab_size, facts) as valid,
@@ -241,7 +244,8 @@ def _write(
             begins = piece.ends
             if piece.ends:
                 writer.write(end)
-                writer.end_document()
+                writer.end_document(piece.label)
+                classes |= {piece.label} - {None}  # type: ignore[arg-type]
             characters += len(piece.text)
             if progress is not None:
                 progress(characters)
@@ -252,3 +256,11 @@ def _write(
             f"{corpus.path} has {train.tokens} tokens to train on, a row takes {least}",
             "give more text, or a smaller network.length",
         )
+        train.classes = valid.classes = in_order(classes)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of classes: numbers by their size, then words by the alphabet."""
+    return sorted(
+        names, key=lambda name: (not name.isdecimal(), len(name) * name.isdecimal(), name)
+    )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from partita.errors import InputError
+from partita.errors import InputError, require
 from partita.files import sha256
 
 
@@ -64,3 +64,10 @@ def package(name: str, path: str | Path, extra: str) -> ModuleType:
         raise InputError(
             "path", f"{path} needs the package {missing}", f"pip install 'partita[{extra}]'"
         ) from error
+
+
+def as_label(value: object, place: str, label: str) -> str:
+    """A class as text; whole numbers are names too."""
+    fits = isinstance(value, str | int) and value != ""
+    require(fits, "label", f"{place} has no class under {label!r}", "name the field that has it")
+    return str(value)

@@ -4,6 +4,7 @@ A folder of shards holds
 
     tokens-00000.bin, ...   the tokens, in the smallest unsigned integer that holds every id
     documents.bin           where each document ends (uint64, counted in tokens from the start)
+    labels.bin              the class of each document (uint32), if documents have any
     manifest.json           sizes, checksums, provenance
 
 It is written under another name and renamed when everything, the manifest last, is on disk. A
@@ -53,6 +54,9 @@ class ShardWriter:
         self.provenance = provenance | {"vocab_size": vocab_size}
         self.tokens = 0
         self.ends: list[int] = []
+        self.labels: list[str] = []
+        self.classes: list[str] = []
+        """The names of all classes; whoever writes sets them before the end."""
         self.checksums: dict[str, str] = {}
 
     def __enter__(self) -> ShardWriter:
@@ -88,10 +92,12 @@ class ShardWriter:
             self._filled += part.size
             self.tokens += part.size
 
-    def end_document(self) -> None:
-        """The open document ends here."""
+    def end_document(self, label: str | None = None) -> None:
+        """The open document ends here. All documents have a class, or none has."""
         if self.tokens > (self.ends[-1] if self.ends else 0):
             self.ends.append(self.tokens)
+            if label is not None:
+                self.labels.append(label)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -100,15 +106,18 @@ class ShardWriter:
             return
         self.end_document()
         self._close_shard()
-        ends = np.asarray(self.ends, dtype=np.uint64).tobytes()
-        (self.partial / "documents.bin").write_bytes(ends)
-        self.checksums["documents.bin"] = hashlib.sha256(ends).hexdigest()
+        self._add("documents.bin", np.asarray(self.ends, dtype=np.uint64).tobytes())
+        if self.classes:
+            number = {name: index for index, name in enumerate(self.classes)}
+            labels = np.asarray([number[name] for name in self.labels], dtype=np.uint32)
+            self._add("labels.bin", labels.tobytes())
         manifest = {
             "format": FORMAT,
             "dtype": self.dtype.name,
             "tokens": self.tokens,
             "documents": len(self.ends),
             "shard_tokens": self.shard,
+            "classes": self.classes,
             "checksums": self.checksums,
             "provenance": self.provenance,
         }
@@ -116,6 +125,10 @@ class ShardWriter:
         if self.folder.exists():
             shutil.rmtree(self.folder)
         self.partial.rename(self.folder)
+
+    def _add(self, name: str, data: bytes) -> None:
+        (self.partial / name).write_bytes(data)
+        self.checksums[name] = hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -126,6 +139,8 @@ class Shards:
     manifest: dict[str, Any]
     arrays: list[NDArray[Any]]
     ends: NDArray[Any]
+    labels: NDArray[Any] | None = None
+    """The class of each document, if documents have one."""
 
     @staticmethod
     def open(folder: Path, verify: bool = False) -> Shards:
@@ -151,7 +166,12 @@ class Shards:
             f"{folder} holds {found} tokens, its manifest says {manifest['tokens']}",
             "prepare again",
         )
-        return Shards(folder, manifest, arrays, ends)
+        return Shards(folder, manifest, arrays, ends, _labels(folder, manifest, len(ends)))
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes; none if documents have no class."""
+        return list(self.manifest.get("classes", []))
 
     def __len__(self) -> int:
         return int(self.manifest["tokens"])
@@ -164,6 +184,23 @@ class Shards:
             low, high = max(start - index * size, 0), stop - index * size
             parts.append(self.arrays[index][low : min(high, size)].astype(np.int64))
         return torch.from_numpy(np.concatenate(parts))
+
+
+def _labels(folder: Path, manifest: dict[str, Any], documents: int) -> NDArray[Any] | None:
+    if not manifest.get("classes"):
+        return None
+    labels = np.fromfile(folder / "labels.bin", dtype=np.uint32).astype(np.int64)
+    problem = f"{folder} has classes for {len(labels)} of {documents} documents"
+    require(len(labels) == documents, "shards", problem, "prepare again")
+    return labels
+
+
+def labels_at(source: object, starts: list[int]) -> Int64[Tensor, "N"] | None:
+    """The classes of the documents in which some tokens stand; None if documents have none."""
+    if not isinstance(source, Shards) or source.labels is None:
+        return None
+    document = np.searchsorted(source.ends, starts, side="right")
+    return torch.from_numpy(source.labels[document])
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:

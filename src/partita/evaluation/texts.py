@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64
@@ -16,6 +17,16 @@ from partita.errors import require
 Rows = tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"]]
 
 
+class ScoredRows(NamedTuple):
+    """A corpus as rows to score."""
+
+    tokens: Int64[Tensor, "N L"]
+    real: Bool[Tensor, "N L"]
+    characters: int
+    labels: list[str | None]
+    """The class of each row's document, where the corpus tells it and rows hold but one."""
+
+
 def windows(ids: list[int], length: int) -> Rows:
     """Consecutive windows of a text, the last one padded; and which of their tokens are real."""
     rows = -(-len(ids) // length)
@@ -27,15 +38,16 @@ def windows(ids: list[int], length: int) -> Rows:
 
 def corpus_rows(
     corpus: Corpus, tokenizer: Tokenizer, length: int, *, apart: bool, limit: int | None = None
-) -> tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"], int]:
+) -> ScoredRows:
     """A corpus as rows, and the number of its characters; `limit` stops after so many tokens.
 
     Document follows document as in packed training rows, or each has rows of its own (`apart`).
     """
     parts: list[Rows] = []
     stream: list[int] = []
+    labels: list[str | None] = []
     seen = characters = 0
-    for text in _documents(corpus, SEPARATORS[corpus.documents]):
+    for text, label in _documents(corpus, SEPARATORS[corpus.documents]):
         ids = tokenizer.encode(text)
         if limit is not None and seen + len(ids) > limit:
             ids = ids[: limit - seen]
@@ -44,18 +56,17 @@ def corpus_rows(
         seen += len(ids)
         if apart:
             parts.append(windows(ids, length))
+            labels += [label] * len(parts[-1][0])
         else:
             stream += ids
         if limit is not None and seen >= limit:
             break
     if stream:
         parts.append(windows(stream, length))
+        labels = [None] * len(parts[-1][0])
     require(bool(parts), "file", f"{corpus.path} holds no text")
-    return (
-        torch.cat([tokens for tokens, _ in parts]),
-        torch.cat([real for _, real in parts]),
-        characters,
-    )
+    tokens, real = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+    return ScoredRows(tokens, real, characters, labels)
 
 
 def whole_rows(
@@ -65,19 +76,21 @@ def whole_rows(
     *,
     limit: int | None = None,
     skip: bool = False,
-) -> tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"], int]:
+) -> ScoredRows:
     """The same for models of texts that have ends of their own: each document as it is.
 
     Part of a text is another text, which ends where this one goes on: documents longer than the
     model are refused (left out, with `skip`), and `limit` stops after the document that reaches it.
     """
     texts: list[list[int]] = []
+    labels: list[str | None] = []
     seen = characters = 0
-    for text in _documents(corpus, ""):
+    for text, label in _documents(corpus, ""):
         ids = tokenizer.encode(text)
         if skip and len(ids) > length:
             continue
         texts.append(ids)
+        labels.append(label)
         characters += len(text)
         seen += len(texts[-1])
         if limit is not None and seen >= limit:
@@ -91,14 +104,15 @@ def whole_rows(
     require(many == 0, "file", problem, "cut texts end where they should not: leave them out")
     rows = [torch.tensor(ids, dtype=torch.int64) for ids in texts]
     sizes = torch.tensor([len(ids) for ids in texts])
-    return pad_sequence(rows, batch_first=True), torch.arange(longest) < sizes[:, None], characters
+    real = torch.arange(longest) < sizes[:, None]
+    return ScoredRows(pad_sequence(rows, batch_first=True), real, characters, labels)
 
 
-def _documents(corpus: Corpus, separator: str) -> Iterator[str]:
-    """Whole documents, each with what training puts behind it."""
+def _documents(corpus: Corpus, separator: str) -> Iterator[tuple[str, str | None]]:
+    """Whole documents, each with what training puts behind it, and its class."""
     pieces: list[str] = []
     for piece in corpus.pieces():
         pieces.append(piece.text)
         if piece.ends:
-            yield "".join(pieces) + separator
+            yield "".join(pieces) + separator, piece.label
             pieces = []

@@ -25,6 +25,7 @@ from partita.recipe import Recipe
 from partita.samplers import sample
 from partita.training.distribution import choose_device
 
+_SHOWN = 12  # classes that a message names
 _VISITS = 16  # of each replicate, to a text that is scored as a whole
 
 
@@ -70,14 +71,22 @@ class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]
     # Text in, text out ---------------------------------------------------------------------------
 
     def sample(
-        self, count: int = 1, *, prompt: str = "", length: int | None = None, **options: Any
+        self,
+        count: int = 1,
+        *,
+        prompt: str = "",
+        length: int | None = None,
+        label: str | int | None = None,
+        **options: Any,
     ) -> list[str]:
         """Texts that the model writes, after a prompt if one is given.
 
         `options` go to `partita.sample`; the recipe's `sampling` section fills in the rest. A model
         of flexible length decides where its texts end; `length` is then the most that one may have.
+        A `label` is the name or the number of a class that the model has learned.
         """
-        length, place = self.length if length is None else length, dict[str, Any]()
+        place: dict[str, Any] = {"label": self.label_number(label)}
+        length = self.length if length is None else length
         if prompt:
             opening = opening_prompt(self.tokenizer, prompt, length, flexible=self.flexible)
             place["prompt"] = opening.to(self.device)
@@ -93,6 +102,7 @@ class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]
         *,
         blank_tokens: int | None = None,
         flexible: bool = False,
+        label: str | int | None = None,
         **options: Any,
     ) -> list[str]:
         """The text with its blanks filled in, `count` times.
@@ -105,30 +115,35 @@ class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]
         remedy = "leave it out, or train a model that can with --method.name flexmdm"
         require(self.flexible or not flexible, "flexible", problem, remedy)
         prompt = infill_prompt(self.tokenizer, text, blank_tokens, flexible=flexible)
-        chosen = self._drawing(options)
+        chosen = self._drawing(options) | {"label": self.label_number(label)}
         return self.decode(sample(self.method, count, prompt=prompt.to(self.device), **chosen))  # type: ignore[arg-type]
 
-    def score(self, text: str, *, replicates: int = 8, seed: int = 0) -> Score:
+    def score(
+        self, text: str, *, label: str | int | None = None, replicates: int = 8, seed: int = 0
+    ) -> Score:
         """How many bits the model needs for a text, at most: its bound, with standard error.
 
         A text longer than the model is scored in consecutive windows; but a model of flexible
         length, for which each window would be a text with an end, takes none that is longer.
         """
-        ids = self.tokenizer.encode(text)
+        ids, number = self.tokenizer.encode(text), self.label_number(label)
         if self.flexible:
-            return self._score_whole(text, ids, replicates, seed)
+            return self._score_whole(text, ids, number, replicates, seed)
         require(len(ids) > 0, "text", "is empty")
         tokens, real = windows(ids, self.length)
         bound = nelbo(
             self.method,  # type: ignore[arg-type]
             tokens.to(self.device),
             valid=real.to(self.device),
+            label=number,
             replicates=replicates,
             seed=seed,
         )
         return Score(bound.bits * bound.tokens, bound.bits_error * bound.tokens, bound, len(text))
 
-    def _score_whole(self, text: str, ids: list[int], replicates: int, seed: int) -> Score:
+    def _score_whole(
+        self, text: str, ids: list[int], label: int | None, replicates: int, seed: int
+    ) -> Score:
         """A text with its end; an empty one has a probability too.
 
         Each replicate visits the text many times, at times that are evenly spread: one visit alone
@@ -139,7 +154,8 @@ class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]
         require(len(ids) <= self.length, "text", problem, remedy)
         tokens = torch.tensor([ids or [0]], device=self.device).expand(_VISITS, -1)
         real = torch.full_like(tokens, len(ids) > 0, dtype=torch.bool)
-        nats = replicate_nats(self.method, tokens, real, replicates, seed=seed) / _VISITS  # type: ignore[arg-type]
+        told = {"seed": seed, "label": label}
+        nats = replicate_nats(self.method, tokens, real, replicates, **told) / _VISITS  # type: ignore[arg-type]
         total, error = float(nats.mean()), standard_error(nats)
         per = len(ids) or math.nan
         bound = Estimate(total / per, error / per, len(ids))
@@ -155,6 +171,27 @@ class TextModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]
     def decode(self, tokens: Tensor) -> list[str]:
         """Rows of tokens as texts."""
         return [self.tokenizer.decode(row) for row in tokens.tolist()]
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes that the model has learned; numbers, if nobody named them."""
+        count, named = self.recipe.network.classes, self.provenance.get("classes")
+        fits = isinstance(named, list) and len(named) == count
+        return [str(name) for name in named] if fits else [str(n) for n in range(count)]  # type: ignore[union-attr]
+
+    def label_number(self, label: str | int | None) -> int | None:
+        """A class by its name or number as the number that the network knows."""
+        if label is None:
+            return None
+        known = self.classes
+        require(bool(known), "label", "the model knows no classes", "leave it out")
+        shown = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+        if isinstance(label, int):
+            problem = f"there is no class number {label}"
+            require(0 <= label < len(known), "label", problem, f"known: {shown}")
+            return label
+        require(label in known, "label", f"unknown class {label!r}", f"known: {shown}")
+        return known.index(label)
 
     @property
     def flexible(self) -> bool:

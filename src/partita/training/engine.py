@@ -26,7 +26,7 @@ from partita.methods.ar import AR
 from partita.methods.base import Loss
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.layouts import Layout
-from partita.randomness import Noise
+from partita.randomness import Noise, Purpose
 from partita.training.distribution import (
     World,
     blocks_of,
@@ -73,9 +73,14 @@ class Objective(nn.Module):
     `lesson` is a loss to learn by in place of the method's own, for example a teacher's.
     """
 
-    def __init__(self, method: nn.Module, lesson: Callable[..., Loss] | None = None) -> None:
+    def __init__(
+        self,
+        method: nn.Module,
+        lesson: Callable[..., Loss] | None = None,
+        label_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.method, self.lesson = method, lesson
+        self.method, self.lesson, self.label_dropout = method, lesson, label_dropout
 
     def forward(
         self, batch: Batch, noise: Noise, step: int, bound: bool = False
@@ -85,6 +90,7 @@ class Objective(nn.Module):
         With `bound`, nats are weighed as a bound's. What is differentiated may have more to it.
         """
         method, law = self.method, dict[str, Any]()
+        label = batch.label if bound else self._some_labels(batch, noise, step)
         if bound and self.lesson is None and isinstance(method, MaskedMethod):
             law["law"] = method.bound_law
         loss: Loss = (self.lesson or method.loss)(  # type: ignore[operator]
@@ -95,8 +101,18 @@ class Objective(nn.Module):
             valid=batch.valid,
             layout=batch.layout(),
             **law,
+            **({} if label is None else {"label": label}),
         )
         return loss.objective * loss.tokens, loss.per_token.sum().detach()
+
+    def _some_labels(self, batch: Batch, noise: Noise, step: int) -> Tensor | None:
+        """The labels of a batch; some are hidden behind the number after the last class."""
+        if batch.label is None:
+            return None
+        nobody = self.method.network.config.classes  # type: ignore[union-attr]
+        place = torch.zeros(1, 1, dtype=torch.int64, device=batch.label.device)
+        hidden = noise.uniform(Purpose.LABEL, step, place)[:, 0] < self.label_dropout
+        return batch.label.masked_fill(hidden, nobody)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -136,7 +152,8 @@ class Engine:
             for block in blocks_of(network):
                 block.compile()
         self.lesson = lesson
-        self.objective = spread(Objective(method, lesson), network, run.distribution, world)
+        objective = Objective(method, lesson, options.label_dropout)
+        self.objective = spread(objective, network, run.distribution, world)
         make = OPTIMISERS[options.optimiser]
         self.optimisers = make(method, options.learning_rate, options.weight_decay)
         self.average = MovingAverage(method, options.ema)

@@ -17,6 +17,8 @@ from partita.methods.base import is_flexible
 from partita.recipe import Recipe
 from partita.training.rehearsal import row_length
 
+_SHOWN = 8  # classes that a message names
+
 
 def tokens_of(
     recipe: Recipe,
@@ -36,7 +38,7 @@ def tokens_of(
         tokenizer,
         accept=accept,
         least=row_length(recipe) if recipe.data.rows == "packed" else 1,
-        examine=partial(_refuse_longer, recipe),
+        examine=partial(_examine, recipe),
     )
 
 
@@ -67,6 +69,18 @@ def _separator(recipe: Recipe, prepared: Prepared) -> int | None:
     if not is_flexible(METHODS[recipe.method.name]):
         return None
     return recipe.data.separator_tokens(prepared.tokenizer)
+
+
+def _examine(recipe: Recipe, prepared: Prepared) -> None:
+    """Refuse tokens that the recipe cannot make its rows of."""
+    _refuse_longer(recipe, prepared)
+    classes, told = prepared.train.classes, recipe.network.classes
+    few = ", ".join(classes[:_SHOWN]) + (", ..." if len(classes) > _SHOWN else "")
+    found = f"the documents have {len(classes)} ({few})" if classes else "no document has one"
+    remedy = "leave it out, or say with data.label what they are"
+    remedy = f"give --network.classes {len(classes)}" if classes else remedy
+    problem = f"is {told}, but {found}"
+    require(told == len(classes), "network.classes", problem, remedy)
 
 
 def _refuse_longer(recipe: Recipe, prepared: Prepared) -> None:

@@ -68,6 +68,9 @@ class TrainingOptions:
     """Decay of the moving average of the weights, which is what a trained model uses."""
     precision: str = "float32"
     """float32, or bfloat16 for the matrix products (weights and losses stay float32)."""
+    label_dropout: float = 0.1
+    """Share of the labels that training hides, so that the model can write without one too (and
+    guidance can compare the two)."""
     seed: int = 0
     """Seed of the first weights and of every draw."""
     start_from: str | None = None
@@ -95,6 +98,8 @@ class TrainingOptions:
         warmup = f"is a share of the run from 0 up to, but without, 1, got {self.warmup}"
         require(0 <= self.warmup < 1, "training.warmup", warmup)
         require(0 <= self.ema < 1, "training.ema", f"must lie in [0, 1), got {self.ema}")
+        dropped = f"is a share of the labels, got {self.label_dropout}"
+        require(0 <= self.label_dropout <= 1, "training.label_dropout", dropped)
         require(
             self.precision in ("float32", "bfloat16"),
             "training.precision",

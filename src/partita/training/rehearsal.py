@@ -58,6 +58,9 @@ def _check_rows(recipe: Recipe) -> None:
     whole = not is_flexible(METHODS[name]) or rows == "padded"
     problem = f"{rows} rows have no ends of their own, and {name} learns where texts end"
     require(whole, "data.rows", problem, "leave it out, or give padded")
+    labelled = recipe.data.label is None or rows == "padded"
+    problem = f"{rows} rows hold several documents, which may differ in their classes"
+    require(labelled, "data.rows", problem, "leave it out, or give padded")
     problem = f"is {recipe.data.longer!r}, but {rows} rows cut no document off"
     padded = recipe.data.longer is None or rows == "padded"
     require(padded, "data.longer", problem, "leave it out, or give --data.rows padded")

@@ -175,6 +175,7 @@ def _provenance(recipe: Recipe, prepared: Prepared, world: World) -> dict[str, A
         "data": Path(recipe.data.path).name,
         "tokens": prepared.folder.name,
         "processes": world.size,
+        **({"classes": prepared.train.classes} if prepared.train.classes else {}),
         **environment(world.device),
     }
 
