@@ -37,6 +37,8 @@ class Purpose(IntEnum):
     DATA = 5  # the order of training examples
     STATE = 6  # the Gaussian noise of a reverse process
     INSERT = 7  # how many masks a gap receives, and when tokens disappear
+    CODES = 8  # which vectors the unused codes of a codebook are moved to
+    SHIFT = 9  # how an image is moved before a classifier sees it
 
 
 def _multiply(a: Tensor, constant: int) -> tuple[Tensor, Tensor]:
