@@ -92,7 +92,7 @@ class PixelTokenizer:
 
     def decode(self, tokens: Int64[Tensor, "N L"]) -> Pixels:
         check_tokens(tokens, self)
-        pixels = tokens.to(torch.uint8).unflatten(1, (*self.size, self.channels))
+        pixels = tokens.to(torch.uint8).reshape(-1, *self.size, self.channels)
         return as_bytes(pixels.permute(0, 3, 1, 2).contiguous(), self.levels)
 
     def describe(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class PixelTokenizer:
         size = stored_size(given.pop("size", None))
         levels, channels = given.pop("levels", None), given.pop("channels", None)
         refuse_rest(given)
-        return PixelTokenizer(levels, channels, size)  # type: ignore[arg-type]
+        return PixelTokenizer(levels, channels, size)
 
 
 def from_description(description: object, tensors: Mapping[str, Tensor]) -> ImageTokenizer:

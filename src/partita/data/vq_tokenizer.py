@@ -55,7 +55,7 @@ class VQTokenizer:
         pixels = byte_pixels(images, (network.channels, *network.size))
         rows, columns = self.grid
         found = [torch.empty(0, rows * columns, dtype=torch.int64)]
-        for part in pixels.split(BATCH):
+        for part in torch.split(pixels, BATCH):
             codes = network.quantiser(network.vectors(scaled(part.to(self.device)))).codes
             found.append(codes.view(len(part), -1).cpu())
         return torch.cat(found).to(pixels.device)
@@ -65,7 +65,7 @@ class VQTokenizer:
         check_tokens(tokens, self)
         network = self.network
         found = [torch.empty(0, network.channels, *network.size, dtype=torch.uint8)]
-        for part in tokens.split(BATCH):
+        for part in torch.split(tokens, BATCH):
             values = network.quantiser.embed(part.to(self.device).flatten())
             found.append(unscaled(network.pixels(values)).cpu())
         return torch.cat(found).to(tokens.device)
@@ -92,7 +92,7 @@ class VQTokenizer:
         refuse_rest(given)
         # In shape alone: sizes that no memory could hold cost nothing.
         with torch.device("meta"):
-            network = VQNetwork(config, channels, size)  # type: ignore[arg-type]
+            network = VQNetwork(config, channels, size)
         expected = network.state_dict()
         for name in sorted({*expected, *tensors}):
             same = name in expected and name in tensors and _alike(expected[name], tensors[name])

@@ -79,7 +79,7 @@ class EMAQuantiser(Quantiser):
         """The code nearest to each vector."""
         # |v - c|^2 without |v|^2, which is the same for all codes.
         norms = self.codebook.square().sum(1)
-        parts = vectors.split(max(1, _TABLE // self.size))
+        parts = torch.split(vectors, max(1, _TABLE // self.size))
         return torch.cat([(norms - 2 * part @ self.codebook.T).argmin(1) for part in parts])
 
     def forward(self, vectors: Float[Tensor, "N D"]) -> Quantised:
@@ -106,7 +106,8 @@ class EMAQuantiser(Quantiser):
     def follow(self, vectors: Float[Tensor, "N D"], codes: Int64[Tensor, "N"]) -> None:
         counts, sums = torch.zeros_like(self.uses), torch.zeros_like(self.codebook)
         most = max(1, _TABLE // self.size)
-        for part, chosen in zip(vectors.detach().split(most), codes.split(most), strict=True):
+        parts = torch.split(vectors.detach(), most), torch.split(codes, most)
+        for part, chosen in zip(*parts, strict=True):
             # A product adds in a fixed order on every device, which index_add need not.
             one_hot = F.one_hot(chosen, self.size).to(part.dtype)
             counts += one_hot.sum(0)

@@ -108,7 +108,7 @@ class VQNetwork(nn.Module):
 
     def pixels(self, values: Float[Tensor, "M D"]) -> Float[Tensor, "N C H W"]:
         """Images from the vectors of their codes."""
-        places = values.unflatten(0, (-1, *self.grid)).movedim(-1, 1)
+        places = values.reshape(-1, *self.grid, values.shape[1]).movedim(-1, 1)
         result: Tensor = self.decoder(places)
         return result
 

@@ -88,7 +88,7 @@ class Optimiser:
     def step(self, loss: Tensor, step: int) -> None:
         """One step down the loss, which is refused if it is no number."""
         if self.options.reports_at(step):  # reading a loss waits for the device
-            check_finite(float(loss), step)
+            check_finite(float(loss.detach()), step)
         self.adamw.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, _CLIP)

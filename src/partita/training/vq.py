@@ -138,7 +138,8 @@ class Adversary:
 
     def opinion(self, guess: Tensor) -> Tensor:
         """What the network has to bring down: how false its images look."""
-        return -self.discriminator(guess).mean()
+        score: Tensor = self.discriminator(guess)
+        return -score.mean()
 
     def learn(self, guess: Tensor, x: Tensor, step: int) -> None:
         """Tell real images from those of the network."""
@@ -182,7 +183,7 @@ def train_vq(
             judge.learn(guess, x, step)
         if callback is not None and options.reports_at(step):
             quality = _seen(guess, x, codes, network.quantiser.size)
-            callback(VQProgress(step + 1, float(loss), quality, revived))
+            callback(VQProgress(step + 1, float(loss.detach()), quality, revived))
             revived = 0
     return VQTokenizer(network)
 
