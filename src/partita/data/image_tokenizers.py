@@ -107,7 +107,7 @@ class PixelTokenizer:
         require(not tensors, "tokenizer", "pixels have no tensors, but there are some")
         given = dict(description)
         size = stored_size(given.pop("size", None))
-        levels, channels = given.pop("levels", None), given.pop("channels", None)
+        levels, channels = stored_int(given, "levels"), stored_int(given, "channels")
         refuse_rest(given)
         return PixelTokenizer(levels, channels, size)
 
@@ -133,6 +133,13 @@ def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
     require_int(rows, "size", 1, LARGEST_SIDE)
     require_int(columns, "size", 1, LARGEST_SIDE)
     return rows, columns
+
+
+def stored_int(given: dict[str, Any], key: str) -> int:
+    """A whole number as JSON has it, taken out of a description."""
+    value = given.pop(key, None)
+    require(type(value) is int, "tokenizer", f"its {key} must be a whole number, got {value!r:.99}")
+    return int(value)
 
 
 def stored_size(size: object) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from partita.data.image_tokenizers import (
     check_size,
     check_tokens,
     refuse_rest,
+    stored_int,
     stored_size,
 )
 from partita.data.images.base import Images, byte_pixels
@@ -57,7 +58,7 @@ class VQTokenizer:
         found = [torch.empty(0, rows * columns, dtype=torch.int64)]
         for part in torch.split(pixels, BATCH):
             codes = network.quantiser(network.vectors(scaled(part.to(self.device)))).codes
-            found.append(codes.view(len(part), -1).cpu())
+            found.append(codes.view(len(part), rows * columns).cpu())
         return torch.cat(found).to(pixels.device)
 
     @torch.no_grad()
@@ -88,7 +89,7 @@ class VQTokenizer:
     def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> VQTokenizer:
         given = dict(description)
         size = check_size(stored_size(given.pop("size", None)))
-        channels, config = given.pop("channels", None), _config(given.pop("network", None))
+        channels, config = stored_int(given, "channels"), _config(given.pop("network", None))
         refuse_rest(given)
         # In shape alone: sizes that no memory could hold cost nothing.
         with torch.device("meta"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -25,7 +26,7 @@ SUFFIXES = (".safetensors", ".npz")
 _LARGEST_VOCABULARY = 1 << 24
 _NAMES = ("codes", "labels", "vocab_size")
 
-Arrays = dict[str, NDArray[np.integer]]
+Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Codes:
     """Images as grids of codes, and what each shows."""
 
     codes: Int64[Tensor, "N H W"]
-    labels: Int64[Tensor, "N"]
+    labels: Int64[Tensor, "labels"]
     vocab_size: int
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ LARGEST_FILE = 1 << 26  # bytes of a packed image; no photograph takes more
 _GREY = ("1", "L")
 _COLOUR = ("RGB", "P", "CMYK", "YCbCr", "RGBA", "LA", "PA")
 
-Pixels = UInt8[np.ndarray, "C H W"]
+Pixels = UInt8[np.ndarray, "channels _ _"]
 Picture = Any  # an image of Pillow, which need not be installed
 
 

@@ -139,10 +139,11 @@ def _member_reader(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path
     def read() -> bytes:
         problem = f"{path}: {member.name} is too large for an image"
         require(member.size <= LARGEST_FILE, "path", problem)
-        stream = archive.extractfile(member)
-        data = b"" if stream is None else stream.read()
-        if len(data) != member.size:
-            raise DamagedError(f"it ends inside {member.name}")
+        with reading(path), _tar_errors():
+            stream = archive.extractfile(member)
+            data = b"" if stream is None else stream.read()
+            if len(data) != member.size:
+                raise DamagedError(f"it ends inside {member.name}")
         return data
 
     return read
