@@ -159,9 +159,12 @@ def test_damaged_shapes_of_classifiers(tmp_path, trained):
         format.write(tmp_path / "bad", contents, kind=format.IMAGE_CLASSIFIER)
         with pytest.raises(InputError, match="model: "):
             ImageClassifier.load(tmp_path / "bad")
-    format.write(tmp_path / "bad", {"config.json": config, "model.safetensors": weights})
+    contents = {"config.json": config, "model.safetensors": weights}
+    with pytest.raises(InputError, match="holds a partita image classifier, which a partita model"):
+        format.write(tmp_path / "bad", contents)
+    format.write(tmp_path / "model", contents)
     with pytest.raises(InputError, match="is not of a partita image classifier"):
-        ImageClassifier.load(tmp_path / "bad")
+        ImageClassifier.load(tmp_path / "model")
 
 
 def test_training_repeats(sets):

@@ -152,6 +152,19 @@ def test_grey_files_have_one_channel(tmp_path):
     assert read_images(tmp_path, ImageOptions(colour=True)).pixels.shape == (2, 3, 5, 6)
 
 
+def test_folders_of_classes_may_be_links(tmp_path):
+    contents = files()
+    elsewhere = write_folder(tmp_path / "elsewhere", contents)
+    chosen = tmp_path / "chosen"
+    chosen.mkdir()
+    for name in CLASSES:
+        (chosen / name).symlink_to(elsewhere / name)
+    expect(read_images(chosen), contents)
+    (chosen / "cat" / "circle").symlink_to(chosen)
+    with pytest.raises(InputError, match=r"lies in no folder|laid out in two ways"):
+        read_images(chosen)
+
+
 # Levels ------------------------------------------------------------------------------------------
 
 
@@ -231,6 +244,15 @@ def transparent(folder):
     write_folder(folder, {"cat/a.png": np.zeros((4, 4, 4), dtype=np.uint8)})
 
 
+def no_file(folder):
+    write_folder(folder, files())
+    (folder / "cat" / "z.png").symlink_to("/nowhere")
+
+
+def another_format(folder):
+    write_folder(folder, {"cat/a.png": packed(picture(0), "TIFF")})
+
+
 def nothing(folder):
     write_folder(folder, {"cat/a.txt": b"words"})
 
@@ -248,6 +270,8 @@ REFUSED = {
     words: r"a\.png is damaged or no image: it begins as no image does$",
     deep_grey: r"has pixels of the kind 'I;16'; convert it",
     transparent: r"has transparent places",
+    no_file: r"z\.png is no file",
+    another_format: r"it begins as no image does$",
     nothing: r"holds no images",
 }
 

@@ -189,7 +189,7 @@ def train_classifier(
 ) -> ImageClassifier:
     """A classifier of images like these; `data` is what they are called.
 
-    The same seed gives the same one on the same machine.
+    On a CPU the same seed gives the same one.
     """
     options = options or ClassifierOptions()
     require_images(len(images))

@@ -59,13 +59,13 @@ Kind = tuple[torch.Size, torch.dtype]
 def write(folder: Path, contents: Contents, card: str | None = None, kind: str = KIND) -> None:
     """Write a folder of this format, complete or not at all; a model that was there gives way."""
     folder = folder.resolve()
-    _refuse_to_replace(folder)
+    _refuse_to_replace(folder, kind)
     with whole_folder(folder) as partial:
         write_into(partial, contents, card, kind)
 
 
-def _refuse_to_replace(folder: Path) -> None:
-    """A model may be replaced; anything else that lies in its place is somebody's work."""
+def _refuse_to_replace(folder: Path, kind: str) -> None:
+    """A model may be replaced by another; anything else in its place is somebody's work."""
     with reading(folder, "folder"):
         require(
             folder.is_dir() or not folder.exists(),
@@ -81,6 +81,18 @@ def _refuse_to_replace(folder: Path) -> None:
         f"{folder} holds something else than a model: {', '.join(strange[:3])}",
         "choose another folder",
     )
+    found = _kind(folder) if MANIFEST in names else kind
+    problem = f"{folder} holds a {found}, which a {kind} does not replace"
+    require(found == kind, "folder", problem, "choose another folder")
+
+
+def _kind(folder: Path) -> str:
+    """The kind of what lies in a folder; damaged ones count as models, which may be replaced."""
+    try:
+        found = read_json(folder / MANIFEST).get("kind")
+    except InputError:
+        found = None
+    return found if found in (IMAGE_TOKENIZER, IMAGE_CLASSIFIER) else KIND
 
 
 def write_into(folder: Path, contents: Contents, card: str | None = None, kind: str = KIND) -> None:

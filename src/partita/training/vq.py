@@ -155,7 +155,7 @@ def train_vq(
     options: VQOptions | None = None,
     callback: Callable[[VQProgress], None] | None = None,
 ) -> VQTokenizer:
-    """A tokenizer for images like these. The same seed gives the same one on the same machine."""
+    """A tokenizer for images like these; on a CPU the same seed gives the same one."""
     options = options or VQOptions()
     require_images(len(images))
     device = choose_device(options.device)

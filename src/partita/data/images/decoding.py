@@ -15,6 +15,8 @@ from partita.data.reading import package
 from partita.errors import InputError, require
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm")
+# What Pillow may take a file for: some of its other formats run programs.
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM")
 LARGEST_FILE = 1 << 26  # bytes of a packed image; no photograph takes more
 _GREY = ("1", "L")
 _COLOUR = ("RGB", "P", "CMYK", "YCbCr", "RGBA", "LA", "PA")
@@ -39,7 +41,7 @@ def decode(data: bytes, name: str, size: int | None, colour: bool | None) -> Pix
         with warnings.catch_warnings():
             # A small file that unpacks to gigabytes is an attack, which Pillow only warns of.
             warnings.simplefilter("error", image.DecompressionBombWarning)
-            with image.open(io.BytesIO(data)) as opened:
+            with image.open(io.BytesIO(data), formats=_FORMATS) as opened:
                 opened.load()
                 upright = pillow("ImageOps").exif_transpose(opened)
         return _array(resized(_flat(upright, name, colour), size))

@@ -23,6 +23,7 @@ from partita.data.reading import DamagedError, reading
 from partita.errors import InputError, require
 
 SPLITS = ("train", "test")
+_DEEPEST = 5  # levels of folders that are looked at; a fifth is refused already
 _BLOCK = 512
 _END = 2 * _BLOCK  # a tar ends with so many zeros at least
 _OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {
@@ -56,9 +57,11 @@ def is_archive(path: Path) -> bool:
 def folder_files(folder: Path) -> Iterator[tuple[str, Read | None]]:
     """The names below a folder, and how to read each; a folder is a name that cannot be read."""
     with reading(folder):
-        for base, folders, names in os.walk(folder, onerror=_raise):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+        # Folders of classes are often links; those that lead in circles are not followed for ever.
+        for base, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
             here = Path(base)
+            deep = len(here.relative_to(folder).parts) >= _DEEPEST
+            folders[:] = sorted(name for name in folders if not (deep or name.startswith(".")))
             yield from ((_name(here / inner, folder), None) for inner in folders)
             for name in sorted(names):
                 yield _name(here / name, folder), _reader(here / name)
@@ -71,6 +74,7 @@ def _name(path: Path, folder: Path) -> str:
 def _reader(path: Path) -> Read:
     def read() -> bytes:
         with reading(path):
+            require(path.is_file(), "path", f"{path} is no file")
             problem = f"{path} is too large for an image"
             require(path.stat().st_size <= LARGEST_FILE, "path", problem)
             return path.read_bytes()

@@ -43,6 +43,8 @@ class ImageOptions:
             require_int(self.size, "size", 1, _LARGEST_SIDE)
         if self.levels is not None:
             check_levels(self.levels)
+        chosen = self.colour is None or isinstance(self.colour, bool)
+        require(chosen, "colour", f"must be true or false, got {self.colour!r}")
 
 
 def digits() -> Images:
