@@ -10,6 +10,8 @@ import json
 
 import torch
 
+from partita.data.image_tokenizers import PixelTokenizer
+from partita.data.images import ImageOptions
 from partita.data.tokenizers import BPETokenizer
 from partita.errors import InputError
 from partita.evaluation.likelihood import exact_log_likelihood, nelbo
@@ -17,7 +19,9 @@ from partita.hub.published.reference import dit_config, rename_dit
 from partita.methods import AR, D3PM, DDPM, MD4, MDLM
 from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
+from partita.networks.classifier import ClassifierNetwork
 from partita.networks.options import TransformerOptions
+from partita.networks.vq import VQConfig
 from partita.processes.corruption import Rate
 from partita.randomness import Noise
 from partita.samplers import Guided, Prompt, sample
@@ -26,6 +30,7 @@ from partita.samplers.options import SamplingOptions
 from partita.schedules import make_schedule
 from partita.training.loop import fit
 from partita.training.options import RunOptions, TrainingOptions
+from partita.training.vq import VQOptions
 
 LENGTH, VOCAB = 8, 5
 TINY = TransformerOptions(length=LENGTH, width=8, depth=1, heads=2)
@@ -294,6 +299,17 @@ TABLE = {
     "moving average of 1": (
         lambda: fit(mdlm(), STREAM, TrainingOptions(steps=1, length=LENGTH, ema=1.0)),
         "training.ema",
+    ),
+    "levels in words": (lambda: PixelTokenizer("many", 1, 8), "levels"),
+    "half a channel": (lambda: PixelTokenizer(8, 0.5, 8), "channels"),
+    "size of an image in words": (lambda: ImageOptions(size="small"), "size"),
+    "colour in words": (lambda: ImageOptions(colour="yes"), "colour"),
+    "fractional steps of a tokenizer": (lambda: VQOptions(steps=2.5), "steps"),
+    "factor in words": (lambda: VQConfig(factor="2"), "factor"),
+    "quantiser by number": (lambda: VQConfig(quantiser=2), "quantiser"),
+    "width of a classifier": (
+        lambda: ClassifierNetwork(1, (8, 8), 10, width="wide"),
+        "width",
     ),
     "cache too short": (
         lambda: network(CausalTransformer).extend(

@@ -37,7 +37,9 @@ class Purpose(IntEnum):
     DATA = 5  # the order of training examples
     STATE = 6  # the Gaussian noise of a reverse process
     INSERT = 7  # how many masks a gap receives, and when tokens disappear
-    LABEL = 8  # which labels training drops
+    LABEL = 10  # which labels training drops
+    CODES = 8  # which vectors the unused codes of a codebook are moved to
+    SHIFT = 9  # how an image is moved before a classifier sees it
 
 
 def _multiply(a: Tensor, constant: int) -> tuple[Tensor, Tensor]:

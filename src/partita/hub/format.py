@@ -7,6 +7,9 @@
     training.safetensors    checkpoints only: weights and optimiser states to go on from
     state.json              checkpoints only: step, time spent, metrics
 
+Image tokenizers and image classifiers are folders of the same format and of another kind; a
+classifier has no tokenizer.json.
+
 Reading runs no code that comes with the files: safetensors hold numbers, JSON holds text, and
 every file is checked against its checksum before anything is made of it. Files may be links (the
 cache of the hub is made of them): what they lead to is checked like any other file.
@@ -31,6 +34,8 @@ from partita.files import sha256, whole_file, whole_folder, write_whole
 
 FORMAT = 1
 KIND = "partita model"
+IMAGE_TOKENIZER = "partita image tokenizer"
+IMAGE_CLASSIFIER = "partita image classifier"
 MANIFEST = "manifest.json"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -51,16 +56,16 @@ Kind = tuple[torch.Size, torch.dtype]
 # Writing -----------------------------------------------------------------------------------------
 
 
-def write(folder: Path, contents: Contents, card: str | None = None) -> None:
+def write(folder: Path, contents: Contents, card: str | None = None, kind: str = KIND) -> None:
     """Write a folder of this format, complete or not at all; a model that was there gives way."""
     folder = folder.resolve()
-    _refuse_to_replace(folder)
+    _refuse_to_replace(folder, kind)
     with whole_folder(folder) as partial:
-        write_into(partial, contents, card)
+        write_into(partial, contents, card, kind)
 
 
-def _refuse_to_replace(folder: Path) -> None:
-    """A model may be replaced; anything else that lies in its place is somebody's work."""
+def _refuse_to_replace(folder: Path, kind: str) -> None:
+    """A model may be replaced by another; anything else in its place is somebody's work."""
     with reading(folder, "folder"):
         require(
             folder.is_dir() or not folder.exists(),
@@ -76,9 +81,21 @@ def _refuse_to_replace(folder: Path) -> None:
         f"{folder} holds something else than a model: {', '.join(strange[:3])}",
         "choose another folder",
     )
+    found = _kind(folder) if MANIFEST in names else kind
+    problem = f"{folder} holds a {found}, which a {kind} does not replace"
+    require(found == kind, "folder", problem, "choose another folder")
 
 
-def write_into(folder: Path, contents: Contents, card: str | None = None) -> None:
+def _kind(folder: Path) -> str:
+    """The kind of what lies in a folder; damaged ones count as models, which may be replaced."""
+    try:
+        found = read_json(folder / MANIFEST).get("kind")
+    except InputError:
+        found = None
+    return found if found in (IMAGE_TOKENIZER, IMAGE_CLASSIFIER) else KIND
+
+
+def write_into(folder: Path, contents: Contents, card: str | None = None, kind: str = KIND) -> None:
     """The same into a folder that is there already; until the end it does not pass as complete."""
     for name, content in contents.items():
         if name.endswith(".safetensors"):
@@ -93,14 +110,14 @@ def write_into(folder: Path, contents: Contents, card: str | None = None) -> Non
         # Names of files need not be valid text.
         write_whole(folder / CARD, card.encode(errors="replace"))
     checksums = {name: sha256(folder / name) for name in contents}
-    manifest = {"kind": KIND, "format": FORMAT, "checksums": checksums}
+    manifest = {"kind": kind, "format": FORMAT, "checksums": checksums}
     write_whole(folder / MANIFEST, json.dumps(manifest, indent=1))
 
 
 # Reading -----------------------------------------------------------------------------------------
 
 
-def verify(folder: Path) -> dict[str, str]:
+def verify(folder: Path, kind: str = KIND, required: tuple[str, ...] = REQUIRED) -> dict[str, str]:
     """Check a folder's format version and every checksum; the checksums by file name."""
     with reading(folder, "model"):
         _refuse_files(folder)
@@ -108,10 +125,10 @@ def verify(folder: Path) -> dict[str, str]:
         complete = path.is_file()
         require(complete, "model", f"{folder} holds no complete model ({MANIFEST} is missing)")
         manifest = read_json(path)
-        require(manifest.get("kind") == KIND, "model", f"{path} is not of a {KIND}")
+        require(manifest.get("kind") == kind, "model", f"{path} is not of a {kind}")
         _check_version(path, manifest.get("format"))
         checksums = manifest.get("checksums")
-        if not isinstance(checksums, dict) or not set(REQUIRED) <= set(checksums):
+        if not isinstance(checksums, dict) or not set(required) <= set(checksums):
             raise InputError("model", f"{path} is damaged: it lacks checksums")
         for name, checksum in checksums.items():
             known = f"{path} names an unknown file {name!r:.200}"

@@ -1,43 +1,22 @@
-"""Images with labels: the digits that come with scikit-learn, and MNIST from its own files."""
+"""MNIST, and what comes in the same files: IDX."""
 
 from __future__ import annotations
 
 import gzip
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
-from partita.data.reading import DamagedError, package, reading
+from partita.data.images.base import BYTE_LEVELS, Images
+from partita.data.reading import DamagedError, reading
 from partita.errors import InputError, require
 
 _IDX_BYTES = 0x08  # the code of unsigned bytes; MNIST has no other
 _FILES = {True: "train", False: "t10k"}
-
-
-@dataclass(frozen=True)
-class Images:
-    """Pixels that take `levels` values from 0 on, and what each image shows."""
-
-    pixels: UInt8[Tensor, "N C H W"]
-    labels: Int64[Tensor, "N"]
-    levels: int
-
-    def scaled(self) -> Tensor:
-        """The pixels as numbers from -1 to 1."""
-        return self.pixels.float() * (2 / (self.levels - 1)) - 1
-
-
-def digits() -> Images:
-    """scikit-learn's 1,797 digits of 8 x 8 pixels, which are on every machine that has it."""
-    datasets = package("sklearn.datasets", "the set of digits", "images")
-    pixels, labels = datasets.load_digits(return_X_y=True)
-    grid = torch.from_numpy(pixels).to(torch.uint8).view(-1, 1, 8, 8)
-    return Images(grid, torch.from_numpy(labels).long(), 17)
 
 
 def mnist(folder: str | Path, *, train: bool = True) -> Images:
@@ -45,16 +24,30 @@ def mnist(folder: str | Path, *, train: bool = True) -> Images:
 
     The folder holds the original files, packed (.gz) or not.
     """
-    names = (f"{_FILES[train]}-images-idx3-ubyte", f"{_FILES[train]}-labels-idx1-ubyte")
-    images, labels = (read_idx(_present(Path(folder), name)) for name in names)
-    fits = images.ndim == 3 and labels.shape == images.shape[:1]
+    images, labels = (read_idx(_present(Path(folder), name)) for name in _names(train))
+    fits = images.ndim == 3 and labels.shape == images.shape[:1] and len(images) > 0
     problem = f"{folder} holds {list(images.shape)} pixels and {list(labels.shape)} labels"
     require(fits, "path", problem, "use the four files of MNIST")
-    return Images(images[:, None], labels.long(), 256)
+    classes = tuple(map(str, range(int(labels.max()) + 1)))
+    return Images(images[:, None], labels.long(), BYTE_LEVELS, classes)
+
+
+def holds_idx(folder: Path) -> bool:
+    """Whether a folder has any of MNIST's files."""
+    names = (*_names(True), *_names(False))
+    return any(path.exists() for name in names for path in _places(folder, name))
+
+
+def _names(train: bool) -> tuple[str, str]:
+    return f"{_FILES[train]}-images-idx3-ubyte", f"{_FILES[train]}-labels-idx1-ubyte"
+
+
+def _places(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.gz", folder / name
 
 
 def _present(folder: Path, name: str) -> Path:
-    for path in (folder / f"{name}.gz", folder / name):
+    for path in _places(folder, name):
         if path.exists():
             return path
     problem = f"{folder} has no {name}(.gz)"

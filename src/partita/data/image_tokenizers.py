@@ -1,0 +1,168 @@
+"""Image tokenizers: pixels to rows of ids and back. The mask id is not theirs: it is `vocab_size`.
+
+Pixels are bytes: a tokenizer takes `Images`, which know their levels, or bytes, and gives bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from partita.data.images.base import Images, as_bytes, byte_pixels, check_levels, quantise
+from partita.errors import InputError, require, require_int
+from partita.registry import Registry
+
+LARGEST_SIDE = 1 << 12
+Pixels = UInt8[Tensor, "N C H W"]
+
+
+@runtime_checkable
+class ImageTokenizer(Protocol):
+    """What the rest of the library needs of an image tokenizer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids: one more than the largest."""
+        ...
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens; a row of tokens is the grid in raster order."""
+        ...
+
+    def encode(self, images: Images | Pixels) -> Int64[Tensor, "N L"]:
+        """Images to ids."""
+        ...
+
+    def decode(self, tokens: Int64[Tensor, "N L"]) -> Pixels:
+        """Ids to bytes."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Everything but the tensors that makes this tokenizer what it is, as JSON."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that belong to it; see `from_description`."""
+        ...
+
+
+class Restorable(Protocol):
+    """A kind of tokenizer that can be made of what it was saved as."""
+
+    @staticmethod
+    def restore(
+        description: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> ImageTokenizer: ...
+
+
+IMAGE_TOKENIZERS: Registry[type[Restorable]] = Registry("tokenizer")
+
+
+@IMAGE_TOKENIZERS.register("pixels")
+class PixelTokenizer:
+    """One token per pixel and channel: its level.
+
+    Pixels come in raster order, and the channels of a pixel one after the other (r, g, b, r, g,
+    b, ...), so that the grid has `channels` times as many columns as the image. With 256 levels
+    nothing is lost; with fewer, `decode` gives the middle of each level's bytes.
+    """
+
+    def __init__(self, levels: int, channels: int, size: int | tuple[int, int]) -> None:
+        check_levels(levels)
+        require_int(channels, "channels", 1, 4)
+        self.levels, self.channels = levels, channels
+        self.size = check_size(size)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.levels
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.size[0], self.size[1] * self.channels
+
+    def encode(self, images: Images | Pixels) -> Int64[Tensor, "N L"]:
+        pixels = byte_pixels(images, (self.channels, *self.size))
+        return quantise(pixels, self.levels).permute(0, 2, 3, 1).flatten(1).long()
+
+    def decode(self, tokens: Int64[Tensor, "N L"]) -> Pixels:
+        check_tokens(tokens, self)
+        pixels = tokens.to(torch.uint8).reshape(-1, *self.size, self.channels)
+        return as_bytes(pixels.permute(0, 3, 1, 2).contiguous(), self.levels)
+
+    def describe(self) -> dict[str, Any]:
+        size = list(self.size)
+        return {"kind": "pixels", "levels": self.levels, "channels": self.channels, "size": size}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    @staticmethod
+    def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> PixelTokenizer:
+        require(not tensors, "tokenizer", "pixels have no tensors, but there are some")
+        given = dict(description)
+        size = stored_size(given.pop("size", None))
+        levels, channels = stored_int(given, "levels"), stored_int(given, "channels")
+        refuse_rest(given)
+        return PixelTokenizer(levels, channels, size)
+
+
+def from_description(description: object, tensors: Mapping[str, Tensor]) -> ImageTokenizer:
+    """The tokenizer that `describe` and `tensors` described; anything else is refused."""
+    if not isinstance(description, dict):
+        got = type(description).__name__
+        raise InputError("tokenizer", f"its description must be a dict, got {got}")
+    kind = description.get("kind")
+    entry = IMAGE_TOKENIZERS[kind] if isinstance(kind, str) else None
+    if entry is None:
+        raise InputError("tokenizer", f"it has no kind, got {kind!r:.200}")
+    return entry.restore({k: v for k, v in description.items() if k != "kind"}, tensors)
+
+
+# What all kinds check ----------------------------------------------------------------------------
+
+
+def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of an image; one number is a square."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    require_int(rows, "size", 1, LARGEST_SIDE)
+    require_int(columns, "size", 1, LARGEST_SIDE)
+    return rows, columns
+
+
+def stored_int(given: dict[str, Any], key: str) -> int:
+    """A whole number as JSON has it, taken out of a description."""
+    value = given.pop(key, None)
+    require(type(value) is int, "tokenizer", f"its {key} must be a whole number, got {value!r:.99}")
+    return int(value)
+
+
+def stored_size(size: object) -> tuple[int, int]:
+    """Rows and columns as JSON has them."""
+    pair = isinstance(size, list) and len(size) == 2 and all(type(n) is int for n in size)
+    require(pair, "tokenizer", f"its size must be two whole numbers, got {size!r:.200}")
+    return size[0], size[1]  # type: ignore[index]
+
+
+def refuse_rest(rest: Mapping[str, Any]) -> None:
+    """A description with more in it than is known is one of something else."""
+    for key in rest:
+        raise InputError("tokenizer", f"its description has an unknown key {key!r:.200}")
+
+
+def check_tokens(tokens: Int64[Tensor, "N L"], tokenizer: ImageTokenizer) -> None:
+    """Refuse rows of another length, and ids that are no token, such as a mask that is left."""
+    rows, columns = tokenizer.grid
+    problem = f"rows have {tokens.shape[1]} tokens, an image {rows} x {columns}"
+    require(tokens.shape[1] == rows * columns, "tokens", problem)
+    if not tokens.numel():
+        return
+    low, high = int(tokens.min()), int(tokens.max())
+    fits = low >= 0 and high < tokenizer.vocab_size
+    remedy = f"there are {tokenizer.vocab_size}, from 0 on; fill in what is masked first"
+    require(fits, "tokens", f"the ids are {low} to {high}", remedy)

@@ -1,0 +1,96 @@
+"""One image file to pixels, and pixels to another size. Pillow does the work."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+
+from partita.data.reading import package
+from partita.errors import InputError, require
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm")
+# What Pillow may take a file for: some of its other formats run programs.
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM")
+LARGEST_FILE = 1 << 26  # bytes of a packed image; no photograph takes more
+_GREY = ("1", "L")
+_COLOUR = ("RGB", "P", "CMYK", "YCbCr", "RGBA", "LA", "PA")
+
+Pixels = UInt8[np.ndarray, "channels _ _"]
+Picture = Any  # an image of Pillow, which need not be installed
+
+
+def pillow(module: str = "Image") -> ModuleType:
+    """A module of Pillow."""
+    return package(f"PIL.{module}", "an image", "images")
+
+
+def decode(data: bytes, name: str, size: int | None, colour: bool | None) -> Pixels:
+    """The pixels of a file; `name` is what an error calls it.
+
+    With a `size` the shorter side becomes that long and the middle of the longer one is kept.
+    Without `colour` the file decides whether there are one or three channels.
+    """
+    image = pillow()
+    try:
+        with warnings.catch_warnings():
+            # A small file that unpacks to gigabytes is an attack, which Pillow only warns of.
+            warnings.simplefilter("error", image.DecompressionBombWarning)
+            with image.open(io.BytesIO(data), formats=_FORMATS) as opened:
+                opened.load()
+                upright = pillow("ImageOps").exif_transpose(opened)
+        return _array(resized(_flat(upright, name, colour), size))
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file raises nearly anything
+        raise InputError("path", f"{name} is damaged or no image: {_reason(error):.200}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What Pillow says, without the address of the bytes in memory."""
+    known = "it begins as no image does"
+    unknown = isinstance(error, pillow().UnidentifiedImageError)
+    return known if unknown else " ".join(str(error).split())
+
+
+def resized(picture: Picture, size: int | None) -> Picture:
+    """A picture with its shorter side that long, cropped around its centre to a square."""
+    if size is None or picture.size == (size, size):
+        return picture
+    width, height = picture.size
+    shorter = min(width, height)
+    left, top = (width - shorter) / 2, (height - shorter) / 2
+    box = (left, top, left + shorter, top + shorter)
+    # Cropping first is the same square, and resizes less.
+    return picture.resize((size, size), pillow().Resampling.BICUBIC, box=box)
+
+
+def resize_pixels(pixels: Pixels, size: int) -> Pixels:
+    """The same for pixels that come from elsewhere."""
+    image = pillow()
+    plane = pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1)
+    return _array(resized(image.fromarray(plane), size))
+
+
+def _flat(picture: Picture, name: str, colour: bool | None) -> Picture:
+    """A picture in grey or in colours, without transparency."""
+    known = picture.mode in (*_GREY, *_COLOUR)
+    problem = f"{name} has pixels of the kind {picture.mode!r}"
+    require(known, "path", problem, "convert it to 8 bits of grey or colour first")
+    if picture.mode in ("LA", "PA", "RGBA") or "transparency" in picture.info:
+        lowest, _ = picture.convert("RGBA").getchannel("A").getextrema()
+        remedy = "lay it over a background first"
+        require(lowest == 255, "path", f"{name} has transparent places", remedy)
+    if colour is None:
+        colour = picture.mode not in (*_GREY, "LA")
+    return picture.convert("RGB" if colour else "L")
+
+
+def _array(picture: Picture) -> Pixels:
+    plane: NDArray[np.uint8] = np.array(picture, dtype=np.uint8)
+    return plane[None] if plane.ndim == 2 else np.ascontiguousarray(np.moveaxis(plane, -1, 0))

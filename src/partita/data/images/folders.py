@@ -1,0 +1,170 @@
+"""Image files by class, in a folder or in a tar, from which nothing is ever extracted.
+
+    CLASS/NAME.png          or, with a training and a test set,
+    train/CLASS/NAME.png    test/CLASS/NAME.png
+
+One more folder may lie around all of it, as in most archives.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from partita.data.images.decoding import LARGEST_FILE, SUFFIXES
+from partita.data.reading import DamagedError, reading
+from partita.errors import InputError, require
+
+SPLITS = ("train", "test")
+_DEEPEST = 5  # levels of folders that are looked at; a fifth is refused already
+_BLOCK = 512
+_END = 2 * _BLOCK  # a tar ends with so many zeros at least
+_OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {
+    ".tar": lambda path: path.open("rb"),
+    ".tar.gz": gzip.GzipFile,
+    ".tgz": gzip.GzipFile,
+    ".tar.xz": lzma.LZMAFile,
+    ".txz": lzma.LZMAFile,
+}
+ARCHIVES = tuple(_OPENERS)
+
+Read = Callable[[], bytes]
+
+
+class Place(NamedTuple):
+    """Where an image belongs."""
+
+    root: str
+    """The folder around everything, if there is one."""
+    split: str
+    """The part of the data; empty if it has no parts."""
+    label: str
+    name: str
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a name is that of a tar."""
+    return path.name.lower().endswith(ARCHIVES)
+
+
+def folder_files(folder: Path) -> Iterator[tuple[str, Read | None]]:
+    """The names below a folder, and how to read each; a folder is a name that cannot be read."""
+    with reading(folder):
+        # Folders of classes are often links; those that lead in circles are not followed for ever.
+        for base, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
+            here = Path(base)
+            deep = len(here.relative_to(folder).parts) >= _DEEPEST
+            folders[:] = sorted(name for name in folders if not (deep or name.startswith(".")))
+            yield from ((_name(here / inner, folder), None) for inner in folders)
+            for name in sorted(names):
+                yield _name(here / name, folder), _reader(here / name)
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _reader(path: Path) -> Read:
+    def read() -> bytes:
+        with reading(path):
+            require(path.is_file(), "path", f"{path} is no file")
+            problem = f"{path} is too large for an image"
+            require(path.stat().st_size <= LARGEST_FILE, "path", problem)
+            return path.read_bytes()
+
+    return read
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def archive_files(path: Path) -> Iterator[tuple[str, Read | None]]:
+    """The same for a tar, in one pass: a file has to be read before the next name is asked for."""
+    with reading(path), _tar_errors(), _opened(path) as raw:
+        stream = _Tail(raw)
+        with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
+            for member in archive:
+                name = _safe(member.name, path)
+                if member.isdir():
+                    yield name, None
+                elif member.isfile():
+                    yield name, _member_reader(archive, member, path)
+                elif is_image(name):
+                    raise InputError("path", f"{path}: {name} is a link, not an image")
+        while stream.read(1 << 20):  # what follows is checked too: packed streams end in checksums
+            pass
+        # Python's module takes a tar that ends between two files for a whole one.
+        if stream.tail != bytes(_END):
+            raise DamagedError("it is cut short")
+
+
+def _opened(path: Path) -> BufferedIOBase:
+    name = path.name.lower()
+    return next(opened for suffix, opened in _OPENERS.items() if name.endswith(suffix))(path)
+
+
+@contextmanager
+def _tar_errors() -> Iterator[None]:
+    try:
+        yield
+    except tarfile.TarError as error:
+        raise DamagedError(str(error)) from error
+
+
+class _Tail:
+    """A stream that remembers its last bytes."""
+
+    def __init__(self, raw: BufferedIOBase) -> None:
+        self.raw, self.tail = raw, b""
+
+    def read(self, size: int) -> bytes:
+        data = self.raw.read(size)
+        self.tail = (self.tail + data)[-_END:]
+        return data
+
+
+def _safe(name: str, path: Path) -> str:
+    """A name inside a tar, which must not lead out of it, although nothing is written anywhere."""
+    inside = PurePosixPath(name)
+    leads_out = inside.is_absolute() or ".." in inside.parts or "\\" in name or "\0" in name
+    require(not leads_out, "path", f"{path} holds a name that leads out of it: {name!r:.200}")
+    return inside.as_posix()
+
+
+def _member_reader(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
+    def read() -> bytes:
+        problem = f"{path}: {member.name} is too large for an image"
+        require(member.size <= LARGEST_FILE, "path", problem)
+        with reading(path), _tar_errors():
+            stream = archive.extractfile(member)
+            data = b"" if stream is None else stream.read()
+            if len(data) != member.size:
+                raise DamagedError(f"it ends inside {member.name}")
+        return data
+
+    return read
+
+
+def is_image(name: str) -> bool:
+    """Whether a name is that of an image, and not of a hidden one."""
+    parts = PurePosixPath(name).parts
+    hidden = any(part.startswith(".") and part != "." for part in parts)
+    return not hidden and name.lower().endswith(SUFFIXES)
+
+
+def place_of(name: str, path: Path) -> Place:
+    """Where an image with this name belongs."""
+    *above, label, _ = ("", "", *PurePosixPath(name).parts)
+    split = above.pop() if above[-1] in SPLITS else ""
+    remedy = "put images into CLASS/NAME.png, or train/CLASS/NAME.png and test/CLASS/NAME.png"
+    fits = bool(label) and len(above) <= 3
+    require(fits, "path", f"{path}: {name} lies in no folder of a class", remedy)
+    return Place("/".join(filter(None, above)), split, label, name)

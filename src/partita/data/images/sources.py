@@ -1,0 +1,168 @@
+"""From a name or a path to images: digits, MNIST's files, folders by class, tars of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partita.data.images import decoding, folders
+from partita.data.images.base import BYTE_LEVELS, Images, check_levels
+from partita.data.images.idx import holds_idx, mnist
+from partita.data.reading import package, reading
+from partita.errors import InputError, require, require_int
+from partita.randomness import permuted
+
+DIGITS = "digits"
+HELD_OUT = 297  # of the 1,797 digits
+_SPLIT_SEED = 2024  # fixed: a test image must be one for everybody
+_LARGEST_SIDE = 1 << 12
+_KNOWN = f"{DIGITS}, a folder of MNIST's files, of CLASS/NAME.png, or a .tar(.gz, .xz) of one"
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """Which images of a data set, and how they are to be."""
+
+    split: str = "train"
+    """train or test. A folder of classes without such parts is all for training."""
+    size: int | None = None
+    """Rows and columns: the shorter side is resized to it, the middle of the longer one kept."""
+    colour: bool | None = None
+    """Three channels, or one; as the files have it unless given."""
+    levels: int | None = None
+    """Values of a pixel, fewer than the 256 of a byte; as the data has it unless given."""
+
+    def __post_init__(self) -> None:
+        known = f"known: {', '.join(folders.SPLITS)}"
+        require(self.split in folders.SPLITS, "split", f"unknown name {self.split!r}", known)
+        if self.size is not None:
+            require_int(self.size, "size", 1, _LARGEST_SIDE)
+        if self.levels is not None:
+            check_levels(self.levels)
+        chosen = self.colour is None or isinstance(self.colour, bool)
+        require(chosen, "colour", f"must be true or false, got {self.colour!r}")
+
+
+def digits() -> Images:
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, which are on every machine that has it."""
+    datasets = package("sklearn.datasets", "the set of digits", "images")
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    grid = torch.from_numpy(pixels).to(torch.uint8).view(-1, 1, 8, 8)
+    return Images(grid, torch.from_numpy(labels).long(), 17, tuple("0123456789"))
+
+
+def read_images(path: str | Path, options: ImageOptions | None = None) -> Images:
+    """The images of a data set, all in memory, in an order that depends on names alone.
+
+    `path` is "digits", a folder with MNIST's IDX files, a folder of images by class (also with
+    `train` and `test` above them), or a tar of such a folder.
+    """
+    options = options or ImageOptions()
+    train = options.split == "train"
+    if str(path) == DIGITS:
+        images = _adapted(_digits_part(train), options)
+    else:
+        place = Path(path)
+        with reading(place):
+            require(place.exists(), "path", f"{place} does not exist", f"known: {_KNOWN}")
+            is_folder = place.is_dir()
+        if is_folder and holds_idx(place):
+            images = _adapted(mnist(place, train=train), options)
+        else:
+            archive = not is_folder and folders.is_archive(place)
+            require(is_folder or archive, "path", f"{place} is no set of images", f"use {_KNOWN}")
+            images = _by_class(place, options)
+    return images if options.levels is None else images.quantised(options.levels)
+
+
+def _digits_part(train: bool) -> Images:
+    every = digits()
+    numbers = torch.arange(len(every))
+    order = permuted(numbers, len(every), _SPLIT_SEED, torch.zeros_like(numbers))
+    return every.select(order[HELD_OUT:] if train else order[:HELD_OUT])
+
+
+def _adapted(images: Images, options: ImageOptions) -> Images:
+    """Grey images of one size, in the colours and the size that are asked for."""
+    height, width = images.pixels.shape[2:]
+    size = options.size
+    if size is not None and (height, width) != (size, size):
+        rows = [decoding.resize_pixels(row, size) for row in images.bytes().numpy()]
+        images = replace(images, pixels=torch.from_numpy(np.stack(rows)), levels=BYTE_LEVELS)
+    if options.colour:
+        images = replace(images, pixels=images.pixels.expand(-1, 3, -1, -1).contiguous())
+    return images
+
+
+# Folders and tars of files by class --------------------------------------------------------------
+
+
+def _by_class(path: Path, options: ImageOptions) -> Images:
+    """One pass over all files; those of the other part are named, not read."""
+    places: dict[str, folders.Place] = {}
+    found: dict[str, decoding.Pixels] = {}
+    directories: set[str] = set()
+    files = folders.folder_files(path) if path.is_dir() else folders.archive_files(path)
+    for name, read in files:
+        if read is None:
+            directories.add(name)
+        elif folders.is_image(name):
+            require(name not in places, "path", f"{path} holds {name} twice")
+            place = places[name] = folders.place_of(name, path)
+            if place.split in ("", options.split):
+                shown = f"{path}: {name}"
+                found[name] = decoding.decode(read(), shown, options.size, options.colour)
+    _check_layout(path, list(places.values()), options.split)
+    classes = _classes(path, list(places.values()), directories, options.split)
+    names = sorted(found)
+    labels = [classes.index(places[name].label) for name in names]
+    pixels = _stacked(path, [(name, found.pop(name)) for name in names])
+    return Images(pixels, torch.tensor(labels), BYTE_LEVELS, classes)
+
+
+def _check_layout(path: Path, places: list[folders.Place], split: str) -> None:
+    """All images are laid out in one way, and some are in the part that is asked for."""
+    kinds = ", ".join(decoding.SUFFIXES)
+    require(bool(places), "path", f"{path} holds no images", f"images are files such as {kinds}")
+    first = places[0]
+    for place in places:
+        if place.root != first.root or bool(place.split) != bool(first.split):
+            problem = f"{path} is laid out in two ways: {first.name} and {place.name}"
+            raise InputError("path", problem, "use CLASS/NAME.png for all, or train/ and test/")
+    has = {place.split or "train" for place in places}
+    remedy = f"it has: {', '.join(sorted(has))}"
+    require(split in has, "split", f"{path} has no images in {split}/", remedy)
+
+
+def _classes(
+    path: Path, places: list[folders.Place], directories: set[str], split: str
+) -> tuple[str, ...]:
+    """The names of all classes, in the training and the test set; none may be empty."""
+    above = {str(PurePosixPath(place.name).parent.parent) for place in places}
+    folders_of_classes = (PurePosixPath(name) for name in directories)
+    named = {inner.name for inner in folders_of_classes if str(inner.parent) in above}
+    classes = sorted(named | {place.label for place in places})
+    filled = {place.label for place in places if place.split in ("", split)}
+    for label in classes:
+        problem = f"the class {label!r} has no images in {path} ({split})"
+        require(label in filled, "path", problem, "add some, or remove its folder")
+    return tuple(classes)
+
+
+def _stacked(path: Path, rows: list[tuple[str, decoding.Pixels]]) -> Tensor:
+    first_name, first = rows[0]
+    for name, row in rows:
+        if row.shape != first.shape:
+            shapes = f"{first_name} is {_shape(first)}, {name} {_shape(row)}"
+            remedy = "give a size that all are brought to, and colour true or false"
+            raise InputError("path", f"{path} holds images of several sizes: {shapes}", remedy)
+    return torch.from_numpy(np.stack([row for _, row in rows]))
+
+
+def _shape(row: decoding.Pixels) -> str:
+    channels, height, width = row.shape
+    return f"{width} x {height} in {'colour' if channels == 3 else 'grey'}"

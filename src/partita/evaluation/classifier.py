@@ -1,0 +1,231 @@
+"""A classifier of one's own for a data set: are generated images of the class they should be?
+
+It is small and trained on the data set itself, so that its accuracy and its features mean nothing
+outside of it; its name, which every result carries, says which one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.nn import functional as F
+
+from partita import __version__
+from partita.data.image_tokenizers import Pixels, stored_size
+from partita.data.images.base import Images, byte_pixels
+from partita.data.vq_tokenizer import scaled
+from partita.errors import InputError, fits, require, require_int
+from partita.hub import format
+from partita.networks.classifier import ClassifierNetwork
+from partita.randomness import Noise, Purpose
+from partita.training.distribution import choose_device
+from partita.training.image_steps import (
+    Optimiser,
+    StepOptions,
+    require_images,
+    rows_of_step,
+    seeded,
+)
+
+BATCH = 512  # images at a time
+_REQUIRED = (format.CONFIG, format.WEIGHTS)
+_KINDS = {"channels": int, "classes": list, "size": list, "width": int, "dimension": int}
+
+
+@dataclass(frozen=True)
+class ClassifierOptions(StepOptions):
+    """How a classifier is made."""
+
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.01
+    width: int = 16
+    """Channels at full resolution."""
+    dimension: int = 64
+    """Features: the size of the layer before the logits."""
+    shift: int = 1
+    """Images are moved by up to so many pixels in training."""
+    smoothing: float = 0.1
+    """Share of the target that is spread over all classes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int(self.shift, "shift", 0, 64)
+        problem = f"must lie in [0, 1), got {self.smoothing}"
+        require(0 <= self.smoothing < 1, "smoothing", problem)
+
+
+@dataclass(frozen=True)
+class ClassifierProgress:
+    """What a callback sees: the newest step, on its own batch."""
+
+    step: int
+    loss: float
+    accuracy: float
+
+
+class ImageClassifier:
+    """A trained classifier, which is also a network of features (see `frechet`)."""
+
+    def __init__(self, network: ClassifierNetwork, classes: tuple[str, ...], data: str) -> None:
+        """`data` is the name of what it was trained on."""
+        self.network = network.eval().requires_grad_(False)
+        self.classes, self.data = classes, data
+        count = f"{len(classes)} names for {network.classes} classes"
+        require(len(classes) == network.classes, "classes", count)
+
+    @property
+    def name(self) -> str:
+        return f"classifier trained on {self.data}"
+
+    @property
+    def dimension(self) -> int:
+        return self.network.dimension
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def features(self, images: Images | Pixels) -> Float[Tensor, "N D"]:
+        """The layer before the logits."""
+        return self._run(self.network.features, images)
+
+    def logits(self, images: Images | Pixels) -> Float[Tensor, "N K"]:
+        """Unnormalised log-probabilities of the classes."""
+        return self._run(self.network, images)
+
+    def predict(self, images: Images | Pixels) -> Int64[Tensor, "N"]:
+        """The most probable class of each image."""
+        return self.logits(images).argmax(1)
+
+    def accuracy(self, images: Images | Pixels, labels: Int64[Tensor, "N"] | None = None) -> float:
+        """Share of images that are taken for what their labels say; `Images` have labels."""
+        if labels is None:
+            if not isinstance(images, Images):
+                raise InputError("labels", "are missing", "pixels have none of their own")
+            labels = images.labels
+        guessed = self.predict(images)
+        counts = f"{len(guessed)} images have {len(labels)} labels"
+        require(len(guessed) == len(labels) > 0, "labels", counts)
+        return float((guessed == labels.to(guessed.device)).double().mean())
+
+    @torch.no_grad()
+    def _run(self, layer: Callable[[Tensor], Tensor], images: Images | Pixels) -> Tensor:
+        network = self.network
+        pixels = byte_pixels(images, (network.channels, *network.size))
+        require_images(len(pixels))
+        parts = torch.split(pixels, BATCH)
+        return torch.cat([layer(scaled(part.to(self.device))).cpu() for part in parts])
+
+    # Files ---------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path, provenance: dict[str, Any] | None = None) -> None:
+        """Write a folder that `load` understands, complete or not at all."""
+        network = self.network
+        shape = {
+            "channels": network.channels,
+            "size": list(network.size),
+            "classes": list(self.classes),
+            "width": network.width,
+            "dimension": network.dimension,
+        }
+        config = {"library": "partita", "version": __version__, "data": self.data}
+        weights = {name: t.detach().cpu() for name, t in network.state_dict().items()}
+        config |= {"classifier": shape, "provenance": provenance or {}}  # type: ignore[dict-item]
+        contents: format.Contents = {format.CONFIG: config, format.WEIGHTS: weights}
+        format.write(Path(folder), contents, kind=format.IMAGE_CLASSIFIER)
+
+    @staticmethod
+    def load(folder: str | Path) -> ImageClassifier:
+        """A classifier on the CPU. Every file is checked first; nothing in them is ever run."""
+        folder = Path(folder)
+        format.verify(folder, format.IMAGE_CLASSIFIER, _REQUIRED)
+        place = folder / format.CONFIG
+        config = format.read_json(place)
+        shape, data = config.get("classifier"), config.get("data")
+        if not isinstance(shape, dict) or not isinstance(data, str):
+            raise InputError("model", f"{place} describes no classifier")
+        try:
+            network, classes = _described(shape)
+        except InputError as error:
+            raise InputError("model", f"{place}: {error}") from error
+        path = folder / format.WEIGHTS
+        weights = {name: t.clone() for name, t in format.read_tensors(path).items()}
+        expected = {name: (t.shape, t.dtype) for name, t in network.state_dict().items()}
+        format.check_tensors(path, weights, expected)
+        network.load_state_dict(weights, assign=True)
+        return ImageClassifier(network, classes, data)
+
+
+def _described(shape: Mapping[str, Any]) -> tuple[ClassifierNetwork, tuple[str, ...]]:
+    """A network in shape alone, from what a file says of it."""
+    for name, kind in _KINDS.items():
+        require(fits(shape.get(name), kind), name, f"is no {kind.__name__}")
+    classes, size = tuple(map(str, shape["classes"])), stored_size(shape["size"])
+    with torch.device("meta"):
+        network = ClassifierNetwork(
+            shape["channels"],
+            size,
+            len(classes),
+            width=shape["width"],
+            dimension=shape["dimension"],
+        )
+    return network, classes
+
+
+# Training ----------------------------------------------------------------------------------------
+
+
+def train_classifier(
+    images: Images,
+    data: str,
+    options: ClassifierOptions | None = None,
+    callback: Callable[[ClassifierProgress], None] | None = None,
+) -> ImageClassifier:
+    """A classifier of images like these; `data` is what they are called.
+
+    On a CPU the same seed gives the same one.
+    """
+    options = options or ClassifierOptions()
+    require_images(len(images))
+    device = choose_device(options.device)
+    classes = images.classes or tuple(map(str, range(int(images.labels.max()) + 1)))
+    pixels, labels = images.bytes(), images.labels
+    _, channels, rows, columns = pixels.shape
+    with seeded(options.seed):
+        network = ClassifierNetwork(
+            channels,
+            (rows, columns),
+            len(classes),
+            width=options.width,
+            dimension=options.dimension,
+        ).to(device)
+    optimiser = Optimiser([network], options)
+    for step in range(options.steps):
+        chosen = rows_of_step(len(pixels), options, step)
+        x = scaled(shifted(pixels[chosen], options.shift, options.seed, step).to(device))
+        target = labels[chosen].to(device)
+        logits = network(x)
+        loss = F.cross_entropy(logits, target, label_smoothing=options.smoothing)
+        optimiser.step(loss, step)
+        if callback is not None and options.reports_at(step):
+            accuracy = float((logits.argmax(1) == target).double().mean())
+            callback(ClassifierProgress(step + 1, float(loss.detach()), accuracy))
+    return ImageClassifier(network, classes, data)
+
+
+def shifted(pixels: Pixels, most: int, seed: int, step: int) -> Pixels:
+    """Each image moved by -most..most pixels down and to the right; its edge fills the gap."""
+    count, _, height, width = pixels.shape
+    noise = Noise.for_batch(seed, count, first=step * count)
+    draws = noise.uniform(Purpose.SHIFT, 0, torch.arange(2)[None])
+    moves = (draws * (2 * most + 1)).long() - most
+    rows = (torch.arange(height) - moves[:, :1]).clamp(0, height - 1)
+    columns = (torch.arange(width) - moves[:, 1:]).clamp(0, width - 1)
+    images = torch.arange(count)[:, None, None]
+    return pixels.movedim(1, -1)[images, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)

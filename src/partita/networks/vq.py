@@ -1,0 +1,168 @@
+"""A small convolutional encoder and decoder around a quantiser: images as grids of codes.
+
+The encoder halves the resolution until one place stands for `factor` x `factor` pixels; a
+quantiser names the vector at each place; the decoder doubles the resolution back again. Pixels
+are numbers from -1 to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.errors import require, require_int
+from partita.networks.quantisers import EMAQuantiser, FSQuantiser, Quantiser
+from partita.registry import Registry
+
+FACTORS = (2, 4, 8)
+GROUPS = 8
+
+
+@dataclass(frozen=True)
+class VQConfig:
+    """The shape of a VQ network, but for that of its images."""
+
+    factor: int = 2
+    """Pixels per code along each side: 2, 4 or 8."""
+    width: int = 32
+    """Channels inside, a multiple of 8."""
+    depth: int = 1
+    """Residual blocks at each resolution."""
+    quantiser: str = "ema"
+    """ema (a learned codebook), or fsq (finite scalar quantisation)."""
+    codes: int = 256
+    """ema: the size of the codebook."""
+    dimension: int = 8
+    """ema: numbers in a code's vector."""
+    levels: tuple[int, ...] = (4, 4, 4, 4)
+    """fsq: how many values each number of a vector takes; their product is the number of codes."""
+
+    def __post_init__(self) -> None:
+        problem = f"must be one of {', '.join(map(str, FACTORS))}, got {self.factor!r}"
+        require(self.factor in FACTORS, "factor", problem)
+        require_int(self.width, "width", GROUPS, 1 << 12)
+        problem = f"must be a multiple of {GROUPS}, got {self.width}"
+        require(self.width % GROUPS == 0, "width", problem)
+        require_int(self.depth, "depth", 1, 64)
+        _ = QUANTISERS[self.quantiser]
+
+
+QUANTISERS: Registry[Callable[[VQConfig], Quantiser]] = Registry("quantiser")
+
+
+@QUANTISERS.register("ema")
+def ema(config: VQConfig) -> Quantiser:
+    """A codebook that follows the encoder."""
+    return EMAQuantiser(config.codes, config.dimension)
+
+
+@QUANTISERS.register("fsq")
+def fsq(config: VQConfig) -> Quantiser:
+    """A fixed grid of codes."""
+    return FSQuantiser(config.levels)
+
+
+class Residual(nn.Module):
+    """x plus norm, SiLU, 3x3 convolution, twice."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm_in, self.norm_out = nn.GroupNorm(GROUPS, width), nn.GroupNorm(GROUPS, width)
+        self.convolution_in = nn.Conv2d(width, width, 3, padding=1)
+        self.convolution_out = nn.Conv2d(width, width, 3, padding=1)
+        nn.init.zeros_(self.convolution_out.weight)  # starts as x alone
+        nn.init.zeros_(self.convolution_out.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Float[Tensor, "N D H W"]) -> Float[Tensor, "N D H W"]:
+        branch = self.convolution_in(F.silu(self.norm_in(x)))
+        result: Tensor = x + self.convolution_out(F.silu(self.norm_out(branch)))
+        return result
+
+
+class VQNetwork(nn.Module):
+    """Encoder, quantiser and decoder for images of one shape."""
+
+    def __init__(self, config: VQConfig, channels: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        require_int(channels, "channels", 1, 4)
+        rows, columns = size
+        fits = rows % config.factor == 0 and columns % config.factor == 0
+        problem = f"{rows} x {columns} pixels are no multiple of the factor {config.factor}"
+        require(fits, "factor", problem, "take a smaller factor, or images of another size")
+        self.config, self.channels, self.size = config, channels, size
+        self.grid = rows // config.factor, columns // config.factor
+        self.quantiser = QUANTISERS[config.quantiser](config)
+        self.encoder = _encoder(config, channels, self.quantiser.dimension)
+        self.decoder = _decoder(config, channels, self.quantiser.dimension)
+
+    def vectors(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "M D"]:
+        """The vectors of all places of all images, image by image in raster order."""
+        result: Tensor = self.encoder(x).movedim(1, -1).flatten(0, 2)
+        return result
+
+    def pixels(self, values: Float[Tensor, "M D"]) -> Float[Tensor, "N C H W"]:
+        """Images from the vectors of their codes."""
+        places = values.reshape(-1, *self.grid, values.shape[1]).movedim(-1, 1)
+        result: Tensor = self.decoder(places)
+        return result
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
+        """Images as they come back from their codes."""
+        return self.pixels(self.quantiser(self.vectors(x)).values)
+
+
+def _encoder(config: VQConfig, channels: int, dimension: int) -> nn.Sequential:
+    width, levels = config.width, round(math.log2(config.factor))
+    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1)]
+    for _ in range(levels):
+        # Most of the work is at the places, not at the pixels: few blocks before the first step.
+        layers += [nn.SiLU(), nn.Conv2d(width, width, 4, stride=2, padding=1)]
+        layers += [Residual(width) for _ in range(config.depth)]
+    return nn.Sequential(*layers, *_leave(width, dimension, 1))
+
+
+def _decoder(config: VQConfig, channels: int, dimension: int) -> nn.Sequential:
+    width, levels = config.width, round(math.log2(config.factor))
+    layers: list[nn.Module] = [nn.Conv2d(dimension, width, 3, padding=1)]
+    for _ in range(levels):
+        layers += [Residual(width) for _ in range(config.depth)]
+        layers += [nn.SiLU(), nn.ConvTranspose2d(width, width, 4, stride=2, padding=1)]
+    return nn.Sequential(*layers, *_leave(width, channels, 3))
+
+
+def _leave(width: int, outputs: int, kernel: int) -> list[nn.Module]:
+    convolution = nn.Conv2d(width, outputs, kernel, padding=kernel // 2)
+    return [nn.GroupNorm(GROUPS, width), nn.SiLU(), convolution]
+
+
+class PatchDiscriminator(nn.Module):
+    """Whether patches of an image look real: one number for each place on a coarse grid."""
+
+    def __init__(self, channels: int, width: int = 32) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, width, 4, stride=2, padding=1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, stride=2, padding=1),
+            nn.GroupNorm(GROUPS, 2 * width),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * width, 1, 3, padding=1),
+        )
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N h w"]:
+        result: Tensor = self.layers(x)[:, 0]
+        return result
+
+
+@torch.no_grad()
+def usage(codes: Int64[Tensor, "..."], size: int) -> tuple[int, float]:
+    """How many codes occur, and the perplexity of their frequencies: from 1 to `size`."""
+    counts = torch.bincount(codes.flatten(), minlength=size).double()
+    shares = counts[counts > 0] / counts.sum()
+    return len(shares), float((-(shares * shares.log()).sum()).exp())

@@ -1,0 +1,205 @@
+"""Training of VQ tokenizers: reconstruction, commitment to codes, and if asked for an adversary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.data.images.base import Images, byte_pixels
+from partita.data.vq_tokenizer import VQTokenizer, scaled
+from partita.errors import require, require_number
+from partita.networks.vq import PatchDiscriminator, VQConfig, VQNetwork, usage
+from partita.registry import Registry
+from partita.training.distribution import choose_device
+from partita.training.image_steps import (
+    Optimiser,
+    StepOptions,
+    require_images,
+    rows_of_step,
+    seeded,
+)
+
+HALF_BYTE = 1 / 255  # half the distance of two neighbouring bytes on the scale from -1 to 1
+RECONSTRUCTIONS: Registry[type[Reconstruction]] = Registry("reconstruction")
+
+
+@dataclass(frozen=True)
+class VQOptions(StepOptions):
+    """How a VQ tokenizer is made."""
+
+    network: VQConfig = field(default_factory=VQConfig)
+    """The network and its quantiser."""
+    reconstruction: str = "l2"
+    """l2 (squared error), or logistic (bits of the pixels under a discretised logistic law)."""
+    commitment: float = 0.25
+    """Weight of the distance between vectors and their codes (ema alone has one)."""
+    adversarial: float = 0.0
+    """Weight of a patch discriminator's opinion; 0 is none."""
+    adversarial_from: float = 0.5
+    """Share of the run after which the discriminator begins."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = RECONSTRUCTIONS[self.reconstruction]
+        require_number(self.commitment, "commitment")
+        require_number(self.adversarial, "adversarial")
+        require_number(self.adversarial_from, "adversarial_from")
+        problem = f"is a share of the run, got {self.adversarial_from}"
+        require(self.adversarial_from <= 1, "adversarial_from", problem)
+
+
+@dataclass(frozen=True)
+class VQQuality:
+    """How well images survive, and how many codes they take."""
+
+    error: float
+    """Mean squared error of the pixels, which go from 0 to 1."""
+    used: int
+    """Codes that occur."""
+    perplexity: float
+    """Exponential of the entropy of the codes' frequencies."""
+    size: int
+    """Codes that there are."""
+
+
+@dataclass(frozen=True)
+class VQProgress:
+    """What a callback sees: the newest step, on its own batch."""
+
+    step: int
+    loss: float
+    quality: VQQuality
+    revived: int
+    """Unused codes that were given another place since the last report."""
+
+
+# Losses ------------------------------------------------------------------------------------------
+
+
+class Reconstruction(nn.Module):
+    """How far pixels (from -1 to 1) are from what they should be; the mean over pixels."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def forward(
+        self, guess: Float[Tensor, "N C H W"], x: Float[Tensor, "N C H W"]
+    ) -> Float[Tensor, ""]:
+        raise NotImplementedError
+
+
+@RECONSTRUCTIONS.register("l2")
+class SquaredError(Reconstruction):
+    """The mean squared error."""
+
+    def forward(
+        self, guess: Float[Tensor, "N C H W"], x: Float[Tensor, "N C H W"]
+    ) -> Float[Tensor, ""]:
+        return F.mse_loss(guess, x)
+
+
+@RECONSTRUCTIONS.register("logistic")
+class DiscretisedLogistic(Reconstruction):
+    """Nats per pixel if bytes were the rounded values of a logistic law around the guess.
+
+    Its width is learned, one for each channel. The probability of a byte is s(a) - s(b) at the ends
+    a > b of its cell, with s the sigmoid; this equals s(a) s(-b) (1 - exp(b - a)), of which each
+    factor has a stable logarithm. The first and the last byte take all that lies beyond them.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.log_scale = nn.Parameter(torch.full((channels, 1, 1), -2.0))
+
+    def forward(
+        self, guess: Float[Tensor, "N C H W"], x: Float[Tensor, "N C H W"]
+    ) -> Float[Tensor, ""]:
+        scale = self.log_scale.exp()
+        above, below = (x + HALF_BYTE - guess) / scale, (x - HALF_BYTE - guess) / scale
+        first, last = x <= HALF_BYTE - 1, x >= 1 - HALF_BYTE
+        upper = F.logsigmoid(above).masked_fill(last, 0)
+        lower = F.logsigmoid(-below).masked_fill(first, 0)
+        inner = torch.log(-torch.expm1(-2 * HALF_BYTE / scale)).expand_as(x)
+        return -(upper + lower + inner.masked_fill(first | last, 0)).mean()
+
+
+class Adversary:
+    """A discriminator that learns beside the network, with hinge losses (Lim and Ye, 2017)."""
+
+    def __init__(self, channels: int, options: VQOptions, device: torch.device) -> None:
+        self.discriminator = PatchDiscriminator(channels).to(device)
+        self.optimiser = Optimiser([self.discriminator], options)
+
+    def opinion(self, guess: Tensor) -> Tensor:
+        """What the network has to bring down: how false its images look."""
+        score: Tensor = self.discriminator(guess)
+        return -score.mean()
+
+    def learn(self, guess: Tensor, x: Tensor, step: int) -> None:
+        """Tell real images from those of the network."""
+        real, false = self.discriminator(x), self.discriminator(guess.detach())
+        self.optimiser.step(F.relu(1 - real).mean() + F.relu(1 + false).mean(), step)
+
+
+# The loop ----------------------------------------------------------------------------------------
+
+
+def train_vq(
+    images: Images,
+    options: VQOptions | None = None,
+    callback: Callable[[VQProgress], None] | None = None,
+) -> VQTokenizer:
+    """A tokenizer for images like these; on a CPU the same seed gives the same one."""
+    options = options or VQOptions()
+    require_images(len(images))
+    device = choose_device(options.device)
+    pixels = images.bytes()
+    _, channels, rows, columns = pixels.shape
+    with seeded(options.seed):
+        network = VQNetwork(options.network, channels, (rows, columns)).to(device)
+        measure = RECONSTRUCTIONS[options.reconstruction](channels).to(device)
+        adversary = Adversary(channels, options, device) if options.adversarial else None
+    optimiser = Optimiser([network, measure], options)
+    revived = 0
+    for step in range(options.steps):
+        x = scaled(pixels[rows_of_step(len(pixels), options, step)].to(device))
+        vectors = network.vectors(x)
+        revived += network.quantiser.revive(vectors, options.seed, step)
+        values, codes, commitment = network.quantiser(vectors)
+        guess = network.pixels(values)
+        loss = measure(guess, x) + options.commitment * commitment
+        judge = adversary if step >= options.adversarial_from * options.steps else None
+        if judge is not None:
+            loss = loss + options.adversarial * judge.opinion(guess)
+        optimiser.step(loss, step)
+        network.quantiser.follow(vectors, codes)
+        if judge is not None:
+            judge.learn(guess, x, step)
+        if callback is not None and options.reports_at(step):
+            quality = _seen(guess, x, codes, network.quantiser.size)
+            callback(VQProgress(step + 1, float(loss.detach()), quality, revived))
+            revived = 0
+    return VQTokenizer(network)
+
+
+def _seen(guess: Tensor, x: Tensor, codes: Tensor, size: int) -> VQQuality:
+    """The quality of a batch, before pixels are rounded to bytes."""
+    error = float(F.mse_loss(guess.detach().clamp(-1, 1), x)) / 4  # from -1..1 to 0..1
+    return VQQuality(error, *usage(codes, size), size)
+
+
+def measure_vq(tokenizer: VQTokenizer, images: Images) -> VQQuality:
+    """The quality of a tokenizer on images, best on some that it was not trained on."""
+    require_images(len(images))
+    network = tokenizer.network
+    pixels = byte_pixels(images, (network.channels, *network.size))
+    tokens = tokenizer.encode(pixels)
+    difference = (tokenizer.decode(tokens).double() - pixels.double()) / 255
+    size = tokenizer.vocab_size
+    return VQQuality(float(difference.square().mean()), *usage(tokens, size), size)
