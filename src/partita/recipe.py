@@ -64,7 +64,7 @@ class Recipe:
         data, training = self.data, self.training
         method = METHODS[self.method.name]
         usual = "padded" if data.label else getattr(method, "default_rows", "packed")
-        rows = data.rows or usual
+        rows = data.rows or ("whole" if self.tokenizer.of_images else usual)
         longer = data.longer or ("refuse" if is_flexible(method) else None)
         data = dataclasses.replace(data, rows=rows, longer=longer)
         if training.steps is None and training.seconds is None:

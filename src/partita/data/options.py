@@ -7,6 +7,8 @@ from pathlib import Path
 
 from partita.data.batches import ROWS, Padded, Rows, TokenSource
 from partita.data.documents import SEPARATORS, Corpus
+from partita.data.image_sets import ImageSet, Whole, is_image_tokenizer
+from partita.data.images import ImageOptions
 from partita.data.prepare import LARGEST_VOCABULARY, PrepareOptions
 from partita.data.tokenizers import Tokenizer
 from partita.errors import naming, require, require_int
@@ -19,6 +21,8 @@ NAMES = {
     "field": "data.field",
     "documents": "data.documents",
     "label": "data.label",
+    "size": "data.size",
+    "colour": "data.colour",
     "rows": "data.rows",
     "valid": "data.valid",
     "tokenizer": "tokenizer.name",
@@ -54,6 +58,10 @@ class DataOptions:
     skip, or refuse; unless given, refuse for flexmdm, cut for others."""
     document_attention: bool = False
     """Packed rows: tokens read those of their own document alone."""
+    size: int | None = None
+    """Images: rows and columns; the shorter side is resized to it, the middle of the other kept."""
+    colour: bool | None = None
+    """Images: three channels, or one; as the files have it unless given."""
     cache: str = "prepared"
     """Folder where tokens are kept, under a name made of everything that went into them."""
 
@@ -78,9 +86,20 @@ class DataOptions:
         with naming(NAMES):
             return Corpus(path, self.field, self.documents, self.label)
 
+    def image_set(self, split: str = "train") -> ImageSet:
+        """Where the images come from."""
+        require(
+            bool(self.path), "data.path", "no images are given", "name a set: partita train SET"
+        )
+        with naming(NAMES):
+            options = ImageOptions(split=split, size=self.size, colour=self.colour)
+            return ImageSet(self.path, options, self.valid)
+
     def row_source(self, tokens: TokenSource, length: int, separator: int | None = None) -> Rows:
         """The tokens as rows; `separator` as in `Padded`."""
         kind = self.rows or "packed"
+        if kind == "whole":
+            return Whole(tokens, length)
         if kind == "padded":
             return Padded(tokens, length, skip=self.longer == "skip", separator=separator)
         rows: Rows = ROWS[kind](tokens, length, self.document_attention)
@@ -96,12 +115,22 @@ class TokenizerOptions:
     """Tokenizer: how text becomes tokens."""
 
     name: str = "bytes"
-    """bytes, characters, text8, bpe (trained on the text), a tokenizer.json, or a hub id."""
+    """bytes, characters, text8, bpe (trained on the text), a tokenizer.json, or a hub id. For
+    images: pixels, or the folder of a trained VQ tokenizer."""
     vocab_size: int = 4096
     """Size of a trained bpe."""
+    levels: int | None = None
+    """Values of a pixel (pixels alone); as many as the images have unless given."""
 
     def __post_init__(self) -> None:
         require_int(self.vocab_size, "tokenizer.vocab_size", 256, LARGEST_VOCABULARY)
+        if self.levels is not None:
+            require_int(self.levels, "tokenizer.levels", 2, 256)
+
+    @property
+    def of_images(self) -> bool:
+        """Whether it makes tokens of images."""
+        return is_image_tokenizer(self.name)
 
     def preparation(self, data: DataOptions) -> PrepareOptions:
         """What the tokens depend on, beside the files."""

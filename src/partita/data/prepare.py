@@ -4,6 +4,7 @@ A prepared corpus is a folder named after a hash of everything that went into it
 
     train/  valid/          shards of tokens
     tokenizer.json          the tokenizer that made them
+    tokenizer.safetensors   its tensors, if it has some (images)
 
 Whatever changes the tokens changes the name, so a changed input is never served stale, and a
 folder that exists is complete (it is renamed into place as the last act).
@@ -19,9 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from partita.data import shards
 from partita.data.documents import SEPARATORS, Corpus
 from partita.data.hugging_face import PREFIX, fetch_tokenizer
+from partita.data.kinds import AnyTokenizer, any_tokenizer
 from partita.data.reading import content_hash, reading
 from partita.data.shards import Shards, ShardWriter
 from partita.data.tokenizers import (
@@ -35,6 +39,7 @@ from partita.errors import InputError, require, require_int
 from partita.files import check_folder, whole_folder
 
 TOKENIZER = "tokenizer.json"
+TOKENIZER_TENSORS = "tokenizer.safetensors"
 MADE_HERE = ("bpe", "bytes", "characters", "text8")
 READING = 2  # version of how files are read: another one makes other tokens of the same file
 SAMPLE = 50_000_000  # characters that a tokenizer is trained on at most
@@ -65,7 +70,7 @@ class Prepared:
     folder: Path
     train: Shards
     valid: Shards
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     fresh: bool
     """Whether the tokens were made just now; otherwise the cache had them."""
 
@@ -78,7 +83,8 @@ class Prepared:
             description = json.loads(path.read_text())
         except (OSError, ValueError, RecursionError) as error:
             raise InputError("folder", f"{path} is damaged: {error}", "prepare again") from error
-        tokenizer = from_description(description)
+        tensors = folder / TOKENIZER_TENSORS
+        tokenizer = any_tokenizer(description, load_file(tensors) if tensors.exists() else {})
         train, valid = (Shards.open(folder / part) for part in ("train", "valid"))
         return Prepared(folder, train, valid, tokenizer, fresh)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from partita.data.batches import Order, documents_of
+from partita.data.image_sets import prepare_images
+from partita.data.kinds import AnyTokenizer, text_tokenizer
 from partita.data.prepare import Prepared, prepare
-from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, require
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
@@ -22,20 +23,30 @@ _SHOWN = 8  # classes that a message names
 
 def tokens_of(
     recipe: Recipe,
-    tokenizer: Tokenizer | None,
+    tokenizer: AnyTokenizer | None,
     accept: Callable[[str], None],
     progress: Callable[[int], None],
 ) -> Prepared:
-    """The recipe's text as tokens, if its rows can be made of them.
+    """The recipe's text or images as tokens, if its rows can be made of them.
 
     A `tokenizer`, that of a model which is trained further, takes the place of the recipe's.
     """
+    if recipe.tokenizer.of_images:
+        return prepare_images(
+            recipe.data.image_set(),
+            Path(recipe.data.cache),
+            recipe.tokenizer.name,
+            recipe.tokenizer.levels,
+            tokenizer,  # type: ignore[arg-type]
+            accept=accept,
+            examine=partial(_examine, recipe),
+        )
     return prepare(
         recipe.data.corpus(),
         Path(recipe.data.cache),
         recipe.tokenizer.preparation(recipe.data),
         progress,
-        tokenizer,
+        None if tokenizer is None else text_tokenizer(tokenizer),
         accept=accept,
         least=row_length(recipe) if recipe.data.rows == "packed" else 1,
         examine=partial(_examine, recipe),
@@ -68,13 +79,15 @@ def _separator(recipe: Recipe, prepared: Prepared) -> int | None:
     """Where a model knows ends by itself, nothing has to stand between texts."""
     if not is_flexible(METHODS[recipe.method.name]):
         return None
-    return recipe.data.separator_tokens(prepared.tokenizer)
+    return recipe.data.separator_tokens(text_tokenizer(prepared.tokenizer))
 
 
 def _examine(recipe: Recipe, prepared: Prepared) -> None:
     """Refuse tokens that the recipe cannot make its rows of."""
     _refuse_longer(recipe, prepared)
     classes, told = prepared.train.classes, recipe.network.classes
+    if recipe.tokenizer.of_images and told == 0:  # pictures may be drawn without a label
+        return
     few = ", ".join(classes[:_SHOWN]) + (", ..." if len(classes) > _SHOWN else "")
     found = f"the documents have {len(classes)} ({few})" if classes else "no document has one"
     remedy = "leave it out, or say with data.label what they are"
