@@ -61,7 +61,9 @@ def test_a_grid_of_one_column_has_only_rows():
 def test_documents_are_read_as_if_they_were_alone(options):
     """Packed, or sharing the rows of a batch; every one has registers of its own."""
     network, lengths = build(**options), [5, 7, 12]
-    texts = [torch.randint(0, 11, (n,), generator=torch.Generator().manual_seed(n)) for n in lengths]
+    texts = [
+        torch.randint(0, 11, (n,), generator=torch.Generator().manual_seed(n)) for n in lengths
+    ]
     alone = torch.cat([network(text[None], label=torch.tensor([1]))[0] for text in texts])
     packed = Segments.of_lengths(torch.tensor(lengths))
     told = network(torch.cat(texts), layout=packed, label=torch.ones(3, dtype=torch.long))

@@ -253,7 +253,9 @@ def test_registers_are_read_where_there_is_nothing_else(queries, grid):
     (gradient,) = torch.autograd.grad(logits[:, 0].sum(), network.registers)
     assert gradient[:2].any(1).all()
     assert not gradient[2:].any()
-    assert not torch.allclose(logits, build(queries, grid=grid)(tokens, nothing, queries=everywhere))
+    assert not torch.allclose(
+        logits, build(queries, grid=grid)(tokens, nothing, queries=everywhere)
+    )
     for packed in (True, False):
         for side in (False, True):  # one group has all tokens, and the other one only registers
             answers, _ = network.both(tokens, nothing | side, packed=packed)

@@ -89,9 +89,7 @@ class Rotary:
     ) -> Rotary:
         """The table for the given positions, on a line or on a grid of so many columns."""
         if columns:
-            row, column = (
-                Rotary.at(x, head_width // 2, base) for x in on_grid(positions, columns)
-            )
+            row, column = (Rotary.at(x, head_width // 2, base) for x in on_grid(positions, columns))
             turns = zip((row.cos, row.sin), (column.cos, column.sin), strict=True)
             return Rotary(*(torch.cat(pair, dim=-1) for pair in turns))
         half = torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32)
