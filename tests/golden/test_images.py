@@ -24,7 +24,7 @@ from partita.hub.published.images import load_image_partition, load_maskgit
 from partita.hub.published.reference import rename_partition
 from partita.methods import PGM, MaskGIT
 from partita.networks import Queries, Transformer, TransformerConfig
-from partita.processes.corruption import Corruption, Partition, Rate
+from partita.processes.corruption import Corruption, Rate
 from partita.randomness import Noise
 from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas
@@ -110,7 +110,6 @@ def test_maskgit_hiding():
         masked = flex["code"].masked_fill(flex[f"{mode}.mask"], flex.config["mask_token"])
         assert torch.equal(masked, flex[f"{mode}.masked_code"])
         group = text[f"in.rand.{mode}.000"] < rate(text["in.r"])[:, None]
-        group[:, 0] = False  # the start is always visible
         assert torch.equal(group, text[f"out.mask.{mode}"]), mode
     for mode in ("arccos", "cosine"):
         r = torch.cat([flex["r"], text["in.r"]]).double()
@@ -385,10 +384,10 @@ def test_image_partition_loss_and_gradient_norms():
     images = Images("pgm_image_dit")
     case, before = images.case, images.before
     rows, groups = images.rows(case["in.tokens"]), images.groups(case["in.group_idxs"])
-    weight = torch.full(rows.shape, 2.0)  # the library's loss is half of both groups' sum
-    weight[:, : before + 1] = 0
-    loss = images.method.loss_of(rows, Partition(groups, weight), label=images.label())
-    mean = loss.per_token.sum() / int((weight > 0).sum())
+    log_probs, asked = images.method.predict_both(rows, groups, None, images.label())
+    scored = asked.positions > before  # registers and start have no code
+    target = rows[asked.rows, asked.positions][scored]
+    mean = -log_probs[scored].gather(1, target[:, None]).mean()
     case.close(mean, "out.loss")
     mean.backward()
     ours = {name: p.grad for name, p in images.network.named_parameters()}
@@ -463,7 +462,8 @@ def test_image_partition_samplers_on_recorded_logits(name):
     config, steps = case.config, case.config["steps"]
     side, rows = config["grid"], torch.arange(config["B"])[:, None]
     code = torch.full((config["B"], side**2), config["mask_id"])
-    order, done, rewritten = halton_order(side, side), 0, False
+    order, done = halton_order(side, side), 0
+    known = torch.zeros_like(code, dtype=torch.bool)
     for step in range(steps):
         at = {k: case[f"{name}.step{step}.{k}"] for k in ("noisy_positions", "drawn", "probs")}
         logits = [case[f"{name}.step{step}.logits_{kind}"] for kind in ("cond", "uncond")]
@@ -484,13 +484,13 @@ def test_image_partition_samplers_on_recorded_logits(name):
             cooled = config["r_temp"] * (1 - step / (steps - 1))
             noised = flat.view(cells.shape).log() + cooled * case[f"{name}.step{step}.gumbel"]
             keep = most_confident(noised, keep, torch.full((len(cells),), count))
-        rewritten |= bool((code[rows, cells] != config["mask_id"]).any())
-        code[rows.expand_as(cells)[keep], cells[keep]] = at["drawn"][keep]
+        assert not known[rows, cells].any()  # nothing is drawn twice
+        chosen = rows.expand_as(cells)[keep], cells[keep]
+        code[chosen], known[chosen] = at["drawn"][keep], True
         done += count
         if step + 1 < steps:
             fed = case[f"{name}.step{step + 1}.clean_positions"][:, 1:] - 1
-            assert torch.equal(fed.sort().values, (code != config["mask_id"]).nonzero()[:, 1].view(fed.shape)) or bool(
-                (at["drawn"] == config["mask_id"]).any()
-            )
-    assert not rewritten
+            revealed = torch.zeros_like(code, dtype=torch.bool)
+            assert torch.equal(revealed.scatter(1, fed, value=True), known)
+    assert known.all()
     assert torch.equal(code.clamp(max=config["mask_id"] - 1), case[f"{name}.final_code"].flatten(1))
