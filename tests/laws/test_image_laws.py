@@ -10,7 +10,7 @@ from torch import nn
 
 from partita.categorical import Decoding, weights
 from partita.errors import InputError
-from partita.methods import AR, D3PM, MDLM, MaskGIT
+from partita.methods import AR, D3PM, MDLM, PGM, MaskGIT
 from partita.networks import Transformer, TransformerConfig, TransformerOptions
 from partita.randomness import Noise
 from partita.samplers import Guided, Prompt, sample
@@ -22,6 +22,7 @@ from tests.laws.tables import (
     MASK,
     VOCAB,
     TableConfig,
+    TablePartitionNetwork,
     all_sequences,
     all_states,
     assert_law,
@@ -147,6 +148,16 @@ def test_maskgit_hides_by_arccos_and_weighs_nothing():
     assert not model.law.bound
     assert model.bound_law.bound
     assert not model.timed
+
+
+def test_pgm_learns_images_by_the_same_law():
+    """Every token of both groups counts alike: half of the plain cross-entropy of all."""
+    method = PGM(TablePartitionNetwork(random_logits(3)), schedule="arccos", law="unweighted")
+    tokens = all_sequences(3)
+    loss = method.loss(tokens, Noise.for_batch(0, len(tokens)))
+    assert loss.counted.all()
+    torch.testing.assert_close(loss.per_token, loss.cross_entropy / 2)
+    torch.testing.assert_close(loss.objective, loss.cross_entropy.mean() / 2)
 
 
 # Guidance ----------------------------------------------------------------------------------------
