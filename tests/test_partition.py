@@ -81,6 +81,8 @@ class Batch:
     label: torch.Tensor | None
     width: int | None
     seed: int
+    grid: int = 0
+    registers: int = 0
 
     @property
     def tokens(self):
@@ -95,7 +97,9 @@ class Batch:
         return {"label": self.label, "layout": self.layout}
 
     def network(self, queries, process="linear"):
-        return build(queries, process, self.width, 0 if self.label is None else CLASSES)
+        classes = 0 if self.label is None else CLASSES
+        options = {"grid": self.grid, "registers": self.registers}
+        return build(queries, process, self.width, classes, **options)
 
     def random(self, *shape):
         return torch.randn(*shape, generator=torch.Generator().manual_seed(self.seed + 1))
@@ -120,6 +124,8 @@ def batches(draw):
         torch.arange(rows) % (CLASSES + 1) if labelled else None,
         draw(st.sampled_from([None, 8, 24])),
         seed,
+        draw(st.sampled_from([0, 3])),
+        draw(st.sampled_from([0, 2])),
     )
 
 
@@ -236,6 +242,30 @@ def test_inference_is_the_training_pass_at_the_queries(queries, process, batch, 
 
 
 @every_mode
+@pytest.mark.parametrize("grid", [0, 3])
+def test_registers_are_read_where_there_is_nothing_else(queries, grid):
+    """Those of group 0 alone when sampling; each group's own, by the other, in training."""
+    network = build(queries, registers=2, grid=grid)
+    tokens = torch.arange(2 * LENGTH).view(2, LENGTH)
+    everywhere = Queries(*torch.ones_like(tokens).nonzero(as_tuple=True))
+    nothing = torch.zeros_like(tokens, dtype=torch.bool)
+    logits = network(tokens, nothing, queries=everywhere)
+    (gradient,) = torch.autograd.grad(logits[:, 0].sum(), network.registers)
+    assert gradient[:2].any(1).all()
+    assert not gradient[2:].any()
+    assert not torch.allclose(
+        logits, build(queries, grid=grid)(tokens, nothing, queries=everywhere)
+    )
+    for packed in (True, False):
+        for side in (False, True):  # one group has all tokens, and the other one only registers
+            answers, _ = network.both(tokens, nothing | side, packed=packed)
+            (gradient,) = torch.autograd.grad(answers[:, 0].sum(), network.registers)
+            empty = slice(0, 2) if side else slice(2, 4)
+            assert gradient[empty].any(1).all()
+            assert gradient.any(1).sum() == 2
+
+
+@every_mode
 def test_rows_of_all_kinds_in_one_pass(queries):
     """Nothing revealed, no queries, everything revealed, and a row like any other."""
     network = build(queries)
@@ -275,21 +305,24 @@ def test_a_method_reveals_no_mask():
 CUT = [[4, 3, 2], [9], [1, 7, 1]]  # the lengths of each row's documents
 
 
-def documents():
+def documents(grid=0, registers=0):
     ends = torch.zeros(len(CUT), LENGTH, dtype=torch.bool)
     for row, lengths in enumerate(CUT):
         ends[row, torch.tensor(lengths).cumsum(0) - 1] = True
     document = torch.nn.functional.pad(ends.flatten().long().cumsum(0)[:-1], (1, 0))
     groups = torch.rand(ends.shape, generator=torch.Generator().manual_seed(3)) < 0.5
-    return Batch(
-        groups, None, document.view(ends.shape), Segments.of_documents(ends), None, None, 0
-    )
+    layout = Segments.of_documents(ends)
+    document = document.view(ends.shape)
+    return Batch(groups, None, document, layout, None, None, 0, grid, registers)
 
 
 @every_mode
 @packed_or_masked
-def test_a_document_knows_nothing_of_its_neighbours(queries, packed):
-    batch, network = documents(), build(queries)
+@pytest.mark.parametrize("grid", [0, 3])
+@pytest.mark.parametrize("registers", [0, 2])
+def test_a_document_knows_nothing_of_its_neighbours(queries, packed, grid, registers):
+    batch = documents(grid, registers)
+    network = batch.network(queries)
     before = table(*both(network, batch, packed), batch)
     for document in batch.document.unique():
         inside = batch.document == document
@@ -302,9 +335,12 @@ def test_a_document_knows_nothing_of_its_neighbours(queries, packed):
         torch.testing.assert_close(again[inside], before[inside], **TOLERANCE)
 
 
-def test_a_document_alone():
-    """Without positions in the queries, nothing tells where in its row a document stands."""
-    batch, network = documents(), build("learned")
+@pytest.mark.parametrize("grid", [0, 3])
+@pytest.mark.parametrize("registers", [0, 2])
+def test_a_document_alone(grid, registers):
+    """Nothing tells where in its row a document stands, and it has registers of its own."""
+    batch = documents(grid, registers)
+    network = batch.network("positions")
     together = table(*both(network, batch), batch)
     for document in batch.document.unique():
         rows, positions = (batch.document == document).nonzero(as_tuple=True)
@@ -317,9 +353,11 @@ def test_a_document_alone():
 @every_mode
 @packed_or_masked
 @pytest.mark.parametrize("cut", [False, True])
-def test_padding_never_matters(queries, packed, cut):
+@pytest.mark.parametrize("registers", [0, 2])
+def test_padding_never_matters(queries, packed, cut, registers):
     """Neither what it holds, nor which group it is in, nor that it is there."""
-    batch, network, size = documents(), build(queries), LENGTH - 2
+    batch, size = documents(3 if cut else 0, registers), LENGTH - 2
+    network = batch.network(queries)
     real = torch.ones_like(batch.groups)
     real[:, size:] = False
     batch = replace(batch, real=real, layout=batch.layout if cut else DENSE)

@@ -40,6 +40,7 @@ FORMULAS = {
     "polynomial": lambda t: 1 - t**2,
     "power": lambda t: (1 - t) ** 2,
     "cosine": lambda t: 1 - mpmath.cos(HALF_PI * (1 - t)),
+    "arccos": lambda t: 1 - mpmath.acos(1 - t) / HALF_PI,
     "half-cosine": lambda t: mpmath.cos(HALF_PI * t),
     "cosine-squared": lambda t: mpmath.cos(HALF_PI * t) ** 2,
     "exponential": lambda t: (mpmath.exp(-7 * t) - mpmath.exp(-7)) / (1 - mpmath.exp(-7)),

@@ -57,11 +57,17 @@ def losses_at(method, x, times, weights):
     return (chance * loss.per_sequence.double()).detach().reshape(count, -1).sum(-1)
 
 
-def continuous_bound(method, x, nodes=240):
-    """Gauss-Legendre quadrature of the continuous-time bound over t."""
+def quadrature(nodes):
+    """Times and their shares: Gauss-Legendre over sqrt(t), as alpha' may be like 1 / sqrt(t)."""
     points, shares = map(torch.from_numpy, np.polynomial.legendre.leggauss(nodes))
-    times = (points + 1) / 2
-    return float((shares / 2 * losses_at(method, x, times, method.schedule.weight(times))).sum())
+    roots = (points + 1) / 2
+    return roots**2, shares * roots
+
+
+def continuous_bound(method, x, nodes=240):
+    """The continuous-time bound, integrated over t."""
+    times, shares = quadrature(nodes)
+    return float((shares * losses_at(method, x, times, method.schedule.weight(times))).sum())
 
 
 def subset_bound(method, x):

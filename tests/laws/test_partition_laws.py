@@ -11,7 +11,6 @@ import itertools
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -51,7 +50,14 @@ from tests.laws.tables import (
     table_mdlm,
     table_pgm,
 )
-from tests.laws.test_bounds import EXACT, all_masks, continuous_bound, discrete_bound, subset_bound
+from tests.laws.test_bounds import (
+    EXACT,
+    all_masks,
+    continuous_bound,
+    discrete_bound,
+    quadrature,
+    subset_bound,
+)
 from tests.laws.test_sampler_laws import law_of_groups, prediction, uniform_mixture
 
 SYMMETRIC = {  # alpha(1 - t) = 1 - alpha(t)
@@ -124,11 +130,10 @@ def expected_at(method, sequences, schedule, times, weights):
 
 
 def continuous_groups(method, sequences, schedule, weights=None, nodes=240):
-    """The law "continuous" by Gauss-Legendre quadrature: each group's bound, [2, sequences]."""
-    points, shares = map(torch.from_numpy, np.polynomial.legendre.leggauss(nodes))
-    times = (points + 1) / 2
+    """The law "continuous", integrated over t: each group's bound, [2, sequences]."""
+    times, shares = quadrature(nodes)
     weights = Continuous(schedule).weights(times) if weights is None else weights(times)
-    return (shares[:, None] / 2 * expected_at(method, sequences, schedule, times, weights)).sum(1)
+    return (shares[:, None] * expected_at(method, sequences, schedule, times, weights)).sum(1)
 
 
 def discrete_groups(method, sequences, schedule, steps):

@@ -7,6 +7,7 @@ from partita.methods.ddpm import DDPM
 from partita.methods.diffusion_lm import EmbeddingDDPM
 from partita.methods.flexmdm import FlexMDM
 from partita.methods.genmd4 import GenMD4
+from partita.methods.maskgit import MaskGIT
 from partita.methods.md4 import MD4
 from partita.methods.mdlm import MDLM
 from partita.methods.pgm import PGM, ComplementaryMDLM
@@ -27,5 +28,6 @@ __all__ = [
     "FlexMDM",
     "GenMD4",
     "Loss",
+    "MaskGIT",
     "UniformSEDD",
 ]

@@ -167,16 +167,21 @@ def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:
 
 
 def normalised(
-    query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"], wanted: bool
+    query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"], over: str | None
 ) -> tuple[Float[Tensor, "*q H D"], Float[Tensor, "*k H D"]]:
-    """QK normalisation, where a network has it."""
-    return (rms_normalise(query), rms_normalise(key)) if wanted else (query, key)
+    """QK normalisation over each "head" or over the whole "width", where a network has it."""
+    if over is None:
+        return query, key
+    if over == "head":
+        return rms_normalise(query), rms_normalise(key)
+    wide = (rms_normalise(x.flatten(-2)).view(x.shape) for x in (query, key))
+    return next(wide), next(wide)
 
 
 class Attention(nn.Module):
     """Multi-head self-attention with rotary positions and optional QK normalisation."""
 
-    def __init__(self, width: int, heads: int, qk_norm: bool) -> None:
+    def __init__(self, width: int, heads: int, qk_norm: str | None) -> None:
         super().__init__()
         self.heads = heads
         self.qk_norm = qk_norm
@@ -202,7 +207,7 @@ class Attention(nn.Module):
 class CrossAttention(nn.Module):
     """Attention whose queries come from one stream and whose keys and values from another."""
 
-    def __init__(self, width: int, memory_width: int, heads: int, qk_norm: bool) -> None:
+    def __init__(self, width: int, memory_width: int, heads: int, qk_norm: str | None) -> None:
         super().__init__()
         self.heads = heads
         self.qk_norm = qk_norm

@@ -58,7 +58,7 @@ class Block(Residual):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm_attention = NORMS[config.norm](config.width)
-        self.attention = Attention(config.width, config.heads, config.qk_norm)
+        self.attention = Attention(config.width, config.heads, config.normalises)
         self._add_mlp(config, config.width)
 
     def forward(
@@ -83,7 +83,7 @@ class CrossBlock(Residual):
         super().__init__()
         self.norm_query = NORMS[config.norm](width)
         self.norm_memory = NORMS[config.norm](config.width)
-        self.attention = CrossAttention(width, config.width, heads, config.qk_norm)
+        self.attention = CrossAttention(width, config.width, heads, config.normalises)
         self._add_mlp(config, width)
 
     def forward(

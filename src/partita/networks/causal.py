@@ -9,6 +9,7 @@ from torch import Tensor
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
 from partita.networks.layouts import DENSE
+from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
 
 
@@ -16,6 +17,16 @@ class CausalTransformer(Transformer):
     """A transformer in causal order, with a key-value cache for token-by-token use."""
 
     causal = True
+
+    def __init__(self, config: TransformerConfig) -> None:
+        refuse_options(
+            config,
+            "a causal network",
+            positions="reads positions as differences",
+            grid="begins with a start token, which would shift every row",
+            registers="reads nothing that stands at the end",
+        )
+        super().__init__(config)
 
     def new_caches(self, batch: int) -> list[KeyValueCache]:
         """Empty caches for `batch` sequences of the network's full length."""

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from partita.errors import require
 from partita.networks.layers import NORMS, modulate, zero_linear
 from partita.networks.layouts import Segments
-from partita.networks.options import TransformerConfig
+from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
 from partita.ragged import Ragged
 
@@ -86,6 +86,8 @@ class FlexibleTransformer(Transformer):
         require(gaps in HEADS, "gaps", problem, known)
         require(config.time, "network", "is not told the time", "use TransformerConfig(time=True)")
         require(config.vocab_size > 2, "network", "needs ids for tokens, a mask and an end marker")
+        growing = "reads texts that grow, in which no place stays where it was"
+        refuse_options(config, "this network", positions=growing, grid=growing)
         super().__init__(config)
         self.gap_head = GapHead(config, gaps)
 

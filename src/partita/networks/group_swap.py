@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partita.networks.attention import attend, normalised
-from partita.networks.layers import NORMS, Rotary, sinusoid
+from partita.networks.layers import NORMS, Rotary, on_grid, sinusoid
 from partita.networks.layouts import Layout
 from partita.networks.options import TransformerConfig
 
@@ -24,8 +24,8 @@ class GroupSwap(nn.Module):
 
     def __init__(self, config: TransformerConfig, width: int, heads: int) -> None:
         super().__init__()
-        self.mode, self.heads, self.qk_norm = config.decoder.queries, heads, config.qk_norm
-        self.length = config.length
+        self.mode, self.heads, self.qk_norm = config.decoder.queries, heads, config.normalises
+        self.length, self.columns = config.length, config.grid
         self.base = nn.Parameter(torch.randn(width))
         self.norm = NORMS["affine"](width)
         self.process = self._processor(config.decoder.process, width)
@@ -51,11 +51,18 @@ class GroupSwap(nn.Module):
             return self.queries(everywhere, None)[positions]
         x = self.base.expand(*positions.shape, -1)
         if self.mode != "learned":
-            x = x + sinusoid(positions.flatten().float(), x.shape[-1]).view(x.shape).to(x.dtype)
+            x = x + self._places(positions.flatten(), x.shape[-1]).view(x.shape).to(x.dtype)
         if aggregate is not None:
             x = x + (aggregate if self.aggregate is None else self.aggregate(aggregate))
         processed: Tensor = self.process(self.norm(x))
         return processed
+
+    def _places(self, positions: Tensor, width: int) -> Tensor:
+        """pos_i: sinusoids of the position, or on a grid of its row and of its column."""
+        if not self.columns:
+            return sinusoid(positions.float(), width)
+        halves = (sinusoid(x.float(), width // 2) for x in on_grid(positions, self.columns))
+        return torch.cat(list(halves), dim=-1)
 
     def summary(
         self, memory: Float[Tensor, "N M"], segments: Int[Tensor, "N"], count: int

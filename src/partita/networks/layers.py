@@ -65,16 +65,33 @@ class AffineLayerNorm(nn.Module):
         return F.layer_norm(x.float(), x.shape[-1:], gain, bias, NORM_EPS).to(x.dtype)
 
 
+def on_grid(
+    positions: Int[Tensor, "*tokens"], columns: int
+) -> tuple[Int[Tensor, "*tokens"], Int[Tensor, "*tokens"]]:
+    """Row and column of positions that fill a grid row by row."""
+    return positions // columns, positions % columns
+
+
 @dataclass(frozen=True)
 class Rotary:
-    """Rotary positions: channel pairs (i, i + D/2) turn by position * base^(-2i/D)."""
+    """Rotary positions: channel pairs (i, i + D/2) turn by position * base^(-2i/D).
+
+    On a grid, the first half of the pairs turns with the row and the second half with the column,
+    each as if the head had half of its channels.
+    """
 
     cos: Float[Tensor, "*tokens 1 half"]
     sin: Float[Tensor, "*tokens 1 half"]
 
     @staticmethod
-    def at(positions: Int[Tensor, "*tokens"], head_width: int, base: float) -> Rotary:
-        """The table for the given positions."""
+    def at(
+        positions: Int[Tensor, "*tokens"], head_width: int, base: float, columns: int = 0
+    ) -> Rotary:
+        """The table for the given positions, on a line or on a grid of so many columns."""
+        if columns:
+            row, column = (Rotary.at(x, head_width // 2, base) for x in on_grid(positions, columns))
+            turns = zip((row.cos, row.sin), (column.cos, column.sin), strict=True)
+            return Rotary(*(torch.cat(pair, dim=-1) for pair in turns))
         half = torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32)
         angles = positions.float()[..., None] * base ** (-half / head_width)
         return Rotary(angles.cos()[..., None, :], angles.sin()[..., None, :])

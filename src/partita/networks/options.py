@@ -10,6 +10,8 @@ from partita.networks.layers import MLPS, NORMS
 DEEPEST = 1 << 16  # blocks: even empty ones take time to make
 QUERIES = ("positions", "learned", "mean", "logsumexp")
 PROCESSES = ("linear", "mlp")
+POSITIONS = ("rotary", "learned")
+QK_NORMS = ("head", "width")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,8 @@ class TransformerOptions:
     """Kind of norm: rms, layer (a gain) or affine (layer norm with gain and bias)."""
     qk_norm: bool = True
     """Whether queries and keys are normalised."""
+    qk_norm_over: str = "head"
+    """What is normalised at once: the channels of a head, or all of the width."""
     head_bias: bool = False
     """Whether the output projection has a bias."""
     dropout: float = 0.0
@@ -70,6 +74,14 @@ class TransformerOptions:
     """Channels of the vector that tells time and label."""
     rotary_base: float = 10000.0
     """Base of the rotary frequencies; longer sequences want a larger one."""
+    positions: str = "rotary"
+    """How positions are told: rotary, or learned (a vector is added to each embedding)."""
+    grid: int = 0
+    """Columns of the grid that positions fill row by row (images); 0 for a line. Rotary positions
+    then turn half of the channels with the row and half with the column."""
+    registers: int = 0
+    """Learned tokens without a position that all others may read, and that nobody predicts; of a
+    partition network, as many for each group."""
     decoder: DecoderOptions = field(default_factory=DecoderOptions)
     """Partition networks alone: their decoder."""
 
@@ -82,8 +94,15 @@ class TransformerOptions:
         narrow = f"{self.mlp_ratio} times width {self.width} is no channel"
         require(self.mlp_ratio * self.width >= 1, "network.mlp_ratio", narrow, "give more")
         _ = MLPS[self.mlp], NORMS[self.norm]
-        check_heads(self.width, self.heads, "network.heads")
-        require_int(self.classes, "network.classes", 0)
+        check_heads(self.width, self.heads, "network.heads", self.grid)
+        for name in ("classes", "grid", "registers"):
+            require_int(getattr(self, name), f"network.{name}", 0)
+        for name, known in (("positions", POSITIONS), ("qk_norm_over", QK_NORMS)):
+            value = getattr(self, name)
+            problem, hint = f"unknown name {value!r}", f"known: {', '.join(known)}"
+            require(value in known, f"network.{name}", problem, hint)
+        rest = f"length {self.length} is no whole number of rows of {self.grid}"
+        require(not self.grid or self.length % self.grid == 0, "network.grid", rest)
         require(0 <= self.dropout < 1, "network.dropout", f"must be in [0, 1), got {self.dropout}")
 
 
@@ -112,14 +131,24 @@ class TransformerConfig(TransformerOptions):
         return self.vocab_size if self.output_size is None else self.output_size
 
     @property
+    def normalises(self) -> str | None:
+        """What is normalised of queries and keys."""
+        return self.qk_norm_over if self.qk_norm else None
+
+    @property
     def conditioned(self) -> bool:
         return self.time or self.classes > 0
 
 
-def check_heads(width: int, heads: int, argument: str) -> None:
-    """Heads of equal and even width: rotary positions turn pairs of channels."""
+def check_heads(width: int, heads: int, argument: str, grid: int = 0) -> None:
+    """Heads of equal and even width: rotary positions turn pairs of channels.
+
+    On a grid there are pairs for the row and as many for the column.
+    """
     problem = f"width {width} must be an even multiple of heads {heads}"
     require(width % (2 * heads) == 0, argument, problem)
+    problem = f"width {width} must be a multiple of 4 times heads {heads} on a grid"
+    require(not grid or width % (4 * heads) == 0, argument, problem)
 
 
 def decoder_sizes(options: TransformerOptions) -> tuple[int, int, int]:
@@ -131,7 +160,7 @@ def decoder_sizes(options: TransformerOptions) -> tuple[int, int, int]:
     width = decoder.width or options.width
     heads = decoder.heads or max(1, width // head_width)
     argument = "network.decoder.width" if decoder.heads is None else "network.decoder.heads"
-    check_heads(width, heads, argument)
+    check_heads(width, heads, argument, options.grid)
     return depth, width, heads
 
 
@@ -141,3 +170,14 @@ def refuse_decoder(options: TransformerOptions) -> None:
         if value != getattr(DecoderOptions(), name):
             problem = f"is {value!r}, but only a partition network has a decoder"
             raise InputError(f"network.decoder.{name}", problem, "leave it out, or use pgm")
+
+
+def refuse_options(options: TransformerOptions, network: str, **reasons: str) -> None:
+    """Say so where somebody chooses what a kind of network cannot have, and why it cannot."""
+    plain = TransformerOptions()
+    for name, reason in reasons.items():
+        value = getattr(options, name)
+        if value != getattr(plain, name):
+            raise InputError(
+                f"network.{name}", f"is {value!r}, but {network} {reason}", "leave it out"
+            )

@@ -38,6 +38,33 @@ class Documents:
         count = layout.query_offsets.numel() - 1
         return Documents(number.view(shape), position.view(shape), count)
 
+    def rows(self) -> Int[Tensor, "D"]:
+        """The row that each document stands in."""
+        row = torch.arange(self.number.shape[0], device=self.number.device)
+        of_token = row[:, None].expand(self.number.shape).flatten()
+        return of_token.new_zeros(self.count).scatter(0, self.number.flatten(), of_token)
+
+    def slots(self) -> tuple[Int[Tensor, "B S"], Bool[Tensor, "B S"]]:
+        """Both segments of every document of a row side by side, and which of them there are."""
+        low, high = self.number.amin(1, keepdim=True), self.number.amax(1, keepdim=True)
+        most = 2 * int((high - low).max() + 1)
+        slots = 2 * low + torch.arange(most, device=low.device)
+        return slots, slots <= 2 * high + 1
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The row and the group of each segment: a document, or one group of a document."""
+
+    rows: Int[Tensor, "S"]
+    groups: Int[Tensor, "S"]
+
+    @staticmethod
+    def of(documents: Documents, groups: int) -> Owners:
+        """With one group, all segments are of group 0: what is visible."""
+        rows = documents.rows().repeat_interleave(groups)
+        return Owners(rows, torch.arange(len(rows), device=rows.device) % groups)
+
 
 @dataclass(frozen=True)
 class Packed:

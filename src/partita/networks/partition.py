@@ -9,6 +9,9 @@ The logits at a position depend on the tokens of the other group alone, so one p
 tokens of both groups. When sampling, the revealed tokens are the one group: they alone are
 encoded, and only the positions asked for are decoded.
 
+Each group may have registers of its own, so that an empty one still has something to read; the
+revealed tokens of sampling read those of group 0, which stands for what is visible in training.
+
 Both run on packed tokens (`packing.py`). A plain path with L x L masks stays as the oracle.
 """
 
@@ -17,24 +20,28 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from partita.networks.base import Queries
 from partita.networks.blocks import Block, CrossBlock, initialise
 from partita.networks.group_swap import GroupSwap
-from partita.networks.layers import Rotary
 from partita.networks.layouts import DENSE, Dense, Layout
-from partita.networks.options import TransformerConfig, decoder_sizes
-from partita.networks.packing import Documents, Packed, places_of
+from partita.networks.options import TransformerConfig, decoder_sizes, refuse_options
+from partita.networks.packing import Documents, Owners, Packed, places_of
+from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
 
 
 class PartitionTransformer(Trunk):
     """Tokens and their groups to logits that never look at a token's own group."""
 
+    groups = 2
     packed: bool = True
     """How `both` computes: packed, or with a mask for every pair of positions."""
 
     def __init__(self, config: TransformerConfig) -> None:
+        rotary = "tells positions to queries that have no embedding"
+        refuse_options(config, "a partition network", positions=rotary)
         super().__init__(config)
         depth, width, heads = decoder_sizes(config)
         self.encoder = nn.ModuleList(Block(config) for _ in range(config.depth - depth))
@@ -68,7 +75,8 @@ class PartitionTransformer(Trunk):
         clean = Packed.sort(known, number[known.rows, known.positions], count, documents)
         asked = Packed.sort(queries, number[queries.rows, queries.positions], count, documents)
         condition = self._condition(scalar, label, tokens.shape[0])
-        hidden = asked.restored(self._packed(tokens, clean, asked, condition))
+        hidden = self._packed(tokens, clean, asked, condition, Owners.of(documents, groups=1))
+        hidden = asked.restored(hidden)
         return self._project(hidden, None if condition is None else condition[queries.rows])
 
     # Each group answers for the other ----------------------------------------------------------
@@ -98,24 +106,40 @@ class PartitionTransformer(Trunk):
             own = group[real_places.rows, real_places.positions]
             clean = Packed.sort(real_places, own, 2 * documents.count, documents)
             asked = Packed.sort(real_places, own ^ 1, 2 * documents.count, documents)
-            answered, hidden = asked.places, self._packed(tokens, clean, asked, condition)
+            owners = Owners.of(documents, groups=2)
+            hidden = self._packed(tokens, clean, asked, condition, owners)
+            answered = asked.places
         told = None if condition is None else condition[answered.rows]
         return self._project(hidden, told), answered
 
     def _packed(
-        self, tokens: Tensor, clean: Packed, asked: Packed, condition: Tensor | None
+        self,
+        tokens: Tensor,
+        clean: Packed,
+        asked: Packed,
+        condition: Tensor | None,
+        owners: Owners,
     ) -> Tensor:
         """Encode the clean tokens, decode what is asked of their segments."""
         told, asking = None, None
         if condition is not None:
             told, asking = condition[clean.places.rows], condition[asked.places.rows]
-        read = tokens[clean.places.rows, clean.places.positions]
-        memory = self._encode(read, clean.positions, clean.reading(clean), told)
-        summary = self.swap.summary(memory, clean.segments, clean.offsets.numel() - 1)
+        x = self.embed(tokens[clean.places.rows, clean.places.positions])
+        positions, segments = clean.positions, clean.segments
+        inside, across = clean.reading(clean), asked.reading(clean)
+        if self.registers is not None:
+            each = self.config.registers
+            joined = Joined.of(segments, len(owners.rows), each)
+            added = self.registers.view(2, each, -1)[owners.groups].flatten(0, 1)
+            nowhere = positions.new_full((len(added),), NOWHERE)
+            x, positions = joined.join(x, added.to(x.dtype)), joined.join(positions, nowhere)
+            if told is not None and condition is not None:
+                told = joined.join(told, condition[owners.rows].repeat_interleave(each, 0))
+            inside, across, segments = joined.layout(inside), joined.keys(across), joined.segments
+        memory = self._encode(x, positions, inside, told)
+        summary = self.swap.summary(memory, segments, len(owners.rows))
         aggregate = None if summary is None else summary[asked.segments]
-        return self._decode(
-            memory, clean.positions, asked.positions, aggregate, asked.reading(clean), asking
-        )
+        return self._decode(memory, positions, asked.positions, aggregate, across, asking)
 
     def _masked(
         self,
@@ -127,22 +151,31 @@ class PartitionTransformer(Trunk):
     ) -> Tensor:
         """The oracle: dense attention with a mask for every pair of positions."""
         readable = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-        same = (group[:, :, None] == group[:, None, :]) & readable[:, None, :]
-        other = (group[:, :, None] ^ 1 == group[:, None, :]) & readable[:, None, :]
+        x = self.embed(tokens.where(readable, 0))
+        positions, read = documents.position, documents.position
+        group_read = group
+        if self.registers is not None:
+            slots, there = documents.slots()  # two for each document, one for each of its groups
+            each = self.config.registers
+            added = self.registers.view(2, each, -1)[slots % 2].flatten(1, 2)
+            slots, there = (y.repeat_interleave(each, 1) for y in (slots, there))
+            x = torch.cat([x, added.to(x.dtype)], 1)
+            read = F.pad(positions, (0, slots.shape[1]), value=NOWHERE)
+            group_read, readable = torch.cat([group, slots], 1), torch.cat([readable, there], 1)
+        same = (group_read[:, :, None] == group_read[:, None, :]) & readable[:, None, :]
+        other = (group[:, :, None] ^ 1 == group_read[:, None, :]) & readable[:, None, :]
         told = None if condition is None else condition[:, None]
-        positions = documents.position
-        memory = self._encode(tokens.where(readable, 0), positions, Dense(same), told)
-        summary = self.swap.summary(memory[readable], group[readable], 2 * documents.count)
+        memory = self._encode(x, read, Dense(same), told)
+        summary = self.swap.summary(memory[readable], group_read[readable], 2 * documents.count)
         aggregate = None if summary is None else summary[group ^ 1]
-        return self._decode(memory, positions, positions, aggregate, Dense(other), told)
+        return self._decode(memory, read, positions, aggregate, Dense(other), told)
 
     # The three stages, packed or dense ---------------------------------------------------------
 
     def _encode(
-        self, tokens: Tensor, positions: Tensor, layout: Layout, condition: Tensor | None
+        self, x: Tensor, positions: Tensor, layout: Layout, condition: Tensor | None
     ) -> Tensor:
-        rotary = Rotary.at(positions, self._head_widths[0], self.config.rotary_base)
-        x: Tensor = self.embed(tokens)
+        rotary = self._rotary(positions, self._head_widths[0])
         for block in self.encoder:
             x = self._run(block, x, rotary, layout, condition)
         return x
@@ -156,8 +189,8 @@ class PartitionTransformer(Trunk):
         layout: Layout,
         condition: Tensor | None,
     ) -> Tensor:
-        width, base = self._head_widths[1], self.config.rotary_base
-        rotary, read = Rotary.at(positions, width, base), Rotary.at(memory_positions, width, base)
+        width = self._head_widths[1]
+        rotary, read = self._rotary(positions, width), self._rotary(memory_positions, width)
         x: Tensor = self.swap(self.swap.queries(positions, aggregate), memory, rotary, read, layout)
         for block in self.decoder:
             x = self._run(block, x, memory, rotary, read, layout, condition)

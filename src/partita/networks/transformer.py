@@ -11,13 +11,15 @@ from dataclasses import replace
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from partita.errors import require
 from partita.networks.attention import KeyValueCache
 from partita.networks.base import Queries
 from partita.networks.blocks import Block, initialise
-from partita.networks.layers import Rotary
-from partita.networks.layouts import DENSE, Layout, Segments
+from partita.networks.layouts import DENSE, Dense, Layout, Segments
 from partita.networks.options import TransformerConfig, refuse_decoder
+from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
 
 
@@ -71,21 +73,68 @@ class Transformer(Trunk):
         if positions is None:
             positions = self._positions(tokens, layout)
         condition = self._conditions(tokens, scalar, label, layout)
-        head_width = self.config.width // self.config.heads
-        rotary = Rotary.at(positions, head_width, self.config.rotary_base)
         x = self.embed(tokens)
+        if self.places is not None:
+            x = x + self.places[positions]
+        if self.registers is not None:
+            return self._among_registers(x, positions, layout, condition), condition
+        return self._through(x, positions, layout, condition, caches), condition
+
+    def _through(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        layout: Layout,
+        condition: Tensor | None,
+        caches: list[KeyValueCache] | None = None,
+    ) -> Tensor:
+        """All blocks."""
+        rotary = self._rotary(positions, self.config.width // self.config.heads)
         for index, block in enumerate(self.blocks):
             if caches is None:
                 x = self._run(block, x, rotary, layout, condition)
             else:
                 x = block(x, rotary, layout, condition, caches[index])
-        return x, condition
+        return x
 
-    @staticmethod
-    def _positions(tokens: Tensor, layout: Layout) -> Tensor:
-        if isinstance(layout, Segments) and tokens.ndim == 1:
-            return layout.query_positions()
-        # Rotary attention sees differences alone, so documents in a row need no count of their own.
+    def _among_registers(
+        self, x: Tensor, positions: Tensor, layout: Layout, condition: Tensor | None
+    ) -> Tensor:
+        """All blocks, with registers after each row, or after each segment of a cut one."""
+        assert self.registers is not None
+        each = self.config.registers
+        if isinstance(layout, Dense):
+            problem = "a mask does not say what the network's registers may read"
+            require(layout.mask is None, "layout", problem, "use Segments, or no registers")
+            added = self.registers.expand(x.shape[0], -1, -1).to(x.dtype)
+            nowhere = F.pad(positions, (0, each), value=NOWHERE)
+            return self._through(torch.cat([x, added], 1), nowhere, layout, condition)[:, :-each]
+        shape, x = x.shape, x.reshape(-1, x.shape[-1])
+        count = layout.query_offsets.numel() - 1
+        joined = Joined.of(layout.segment_of_query(), count, each)
+        added = self.registers.repeat(count, 1).to(x.dtype)
+        positions = positions.expand(shape[:-1]).flatten()
+        nowhere = positions.new_full((len(added),), NOWHERE)
+        if condition is not None:  # a register is told what the first token of its segment is
+            condition = condition.expand(*shape[:-1], -1).flatten(0, -2)
+            first = layout.query_offsets[:-1].clamp(max=len(x) - 1).repeat_interleave(each)
+            condition = joined.join(condition, condition[first])
+        hidden = self._through(
+            joined.join(x, added),
+            joined.join(positions, nowhere),
+            joined.layout(layout),
+            condition,
+        )
+        return joined.split(hidden, len(x)).view(shape)
+
+    def _positions(self, tokens: Tensor, layout: Layout) -> Tensor:
+        # On a line, rotary attention sees differences alone: documents in a row need no count of
+        # their own. On a grid they do, as they begin anywhere in a row of it, and so they do where
+        # registers, which no position turns, tell how far from position 0 a token stands.
+        absolute = self.places is not None or self.registers is not None
+        relative = not self.config.grid and not absolute
+        if isinstance(layout, Segments) and (tokens.ndim == 1 or not relative):
+            return layout.query_positions().view(tokens.shape)
         return torch.arange(tokens.shape[-1], device=tokens.device)
 
     def _conditions(

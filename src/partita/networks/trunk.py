@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from partita.errors import require
-from partita.networks.layers import NORMS, Conditioning, modulate, zero_linear
+from partita.networks.layers import NORMS, Conditioning, Rotary, modulate, zero_linear
 from partita.networks.options import TransformerConfig
+from partita.networks.registers import NOWHERE
 
 EMBEDDING_STD = 0.02
 
@@ -23,9 +24,16 @@ class Trunk(nn.Module):
     recompute: bool = False
     """Keep no activations inside the blocks for the gradient: compute them twice instead."""
 
+    groups: int = 1
+    """How many sets of registers there are."""
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
+        sets = self.groups * config.registers
+        self.registers = nn.Parameter(torch.empty(sets, config.width)) if sets else None
+        learned = config.positions == "learned"
+        self.places = nn.Parameter(torch.empty(config.length, config.width)) if learned else None
         self.embed = nn.Embedding(config.vocab_size, config.width)
         self.conditioning = (
             Conditioning(config.condition_width, config.time, config.classes)
@@ -40,8 +48,16 @@ class Trunk(nn.Module):
             zero_linear(config.condition_width, 2 * width) if config.conditioned else None
         )
         nn.init.normal_(self.embed.weight, std=EMBEDDING_STD)
+        for vectors in (self.registers, self.places):
+            if vectors is not None:
+                nn.init.normal_(vectors, std=EMBEDDING_STD)
         # Zero logits at the start: the untrained model is exactly uniform.
         self.head = zero_linear(width, config.outputs, config.head_bias)
+
+    def _rotary(self, positions: Tensor, head_width: int) -> Rotary:
+        """Learned positions leave rotary attention nothing to tell."""
+        told = positions if self.places is None else torch.full_like(positions, NOWHERE)
+        return Rotary.at(told, head_width, self.config.rotary_base, self.config.grid)
 
     def _run(self, block: nn.Module, *inputs: Any) -> Tensor:
         """A block, whose activations are computed again for the gradient under `recompute`."""

@@ -13,7 +13,7 @@ from partita.networks.base import NetworkConfig
 from partita.networks.blocks import Block, initialise
 from partita.networks.layers import Rotary
 from partita.networks.layouts import DENSE, Layout, Segments
-from partita.networks.options import TransformerConfig, refuse_decoder
+from partita.networks.options import TransformerConfig, refuse_decoder, refuse_options
 from partita.networks.trunk import Trunk
 
 
@@ -44,6 +44,8 @@ class VectorTransformer(Trunk):
 
     def __init__(self, config: TransformerConfig, dimensions: int) -> None:
         refuse_decoder(config)
+        line = "reads vectors on a line"
+        refuse_options(config, "this network", positions=line, grid=line, registers=line)
         require_int(dimensions, "dimensions")
         super().__init__(config)
         self.dimensions = dimensions

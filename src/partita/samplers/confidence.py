@@ -11,7 +11,7 @@ model's own law (they prefer likely tokens first), which is why they are fast at
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -130,7 +130,7 @@ def confidence(
     canvas: Canvas,
     *,
     steps: int = 16,
-    counts: str = "cosine",
+    counts: str | Sequence[int] = "cosine",
     confidence: str = "probability",
     noise_temperature: float = 0.0,
 ) -> Int64[Tensor, "B L"]:
@@ -138,6 +138,7 @@ def confidence(
 
     With noise, positions are ranked by log(confidence) + temperature * (1 - i/(steps-1)) * Gumbel
     (MaskGIT): random at first, sure of itself at the end. "random" always ranks by noise.
+    `counts` is a rule, or the number of positions of each step.
     """
     require_number(noise_temperature, "noise_temperature")
     measure = CONFIDENCES[confidence]

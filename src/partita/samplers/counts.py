@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from partita.errors import require_int
+from partita.errors import require, require_int
 from partita.registry import Registry
 
 HIDDEN_SHARE: Registry[Callable[[Tensor], Tensor]] = Registry("counts")
@@ -31,13 +31,17 @@ def even_counts(hidden: Int64[Tensor, "B"], steps: int) -> Int64[Tensor, "B step
     return base + (index < extra).long()
 
 
-def reveal_counts(hidden: Int64[Tensor, "B"], steps: int, rule: str) -> Int64[Tensor, "B steps"]:
-    """The positions revealed by each step under a rule such as "cosine".
+def reveal_counts(
+    hidden: Int64[Tensor, "B"], steps: int, rule: str | Sequence[int]
+) -> Int64[Tensor, "B steps"]:
+    """The positions revealed by each step: under a rule such as "cosine", or as listed.
 
     After step i about floor(n * share) positions stay hidden, but every step reveals at least
     one and leaves one for each later step, as long as there are enough. "linear" spreads the
     remainder over the first steps.
     """
+    if not isinstance(rule, str):
+        return _listed(hidden, steps, rule)
     share_after = HIDDEN_SHARE[rule]
     if rule == "linear":
         return even_counts(hidden, steps)
@@ -53,3 +57,15 @@ def reveal_counts(hidden: Int64[Tensor, "B"], steps: int, rule: str) -> Int64[Te
     left[:, -1] = 0
     before = torch.cat([hidden[:, None], left[:, :-1]], dim=1)
     return before - left
+
+
+def _listed(hidden: Tensor, steps: int, counts: Sequence[int]) -> Tensor:
+    """Counts that somebody else chose."""
+    whole = isinstance(counts, list | tuple) and all(type(n) is int and n >= 0 for n in counts)
+    require(whole, "counts", f"must be a rule or numbers of positions, got {counts!r}")
+    need = f"has {len(counts)} numbers for {steps} steps"
+    require(len(counts) == steps, "counts", need, "give one for each step")
+    total, fits = sum(counts), bool((hidden == sum(counts)).all())
+    problem = f"sum to {total}, but {sorted(set(hidden.tolist()))} positions are hidden"
+    require(fits, "counts", problem)
+    return torch.tensor(counts, device=hidden.device).expand(len(hidden), steps)

@@ -18,6 +18,7 @@ from partita.methods.base import Model, check_ids
 from partita.randomness import Noise
 from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
 from partita.samplers.canvas import Canvas, Prompt
+from partita.samplers.guidance import Guided, check_guidable
 
 DEFAULT_SAMPLER = {
     "masked": "ancestral",
@@ -42,12 +43,16 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
     label: int | Int64[Tensor, "B"] | None = None,
+    guidance: float | None = None,
+    guidance_schedule: str = "constant",
     callback: Callback | None = None,
     **options: Any,
 ) -> Int64[Tensor, "B L"]:
     """Sequences from a model, with a prompt or without one.
 
     The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
+    With `guidance`, predictions are pulled towards the label (`guidance.py`): weight 0 leaves them
+    as they are, and `guidance_schedule` says how the weight rises: constant, linear or cosine.
     `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
     """
     decoding = Decoding(temperature, top_k, top_p)
@@ -64,7 +69,7 @@ def sample(
     require_int(first, "first", 0)
     canvas = _canvas(model, count, prompt, length, slides="block_length" in _options(chosen))
     session = Session(
-        model,
+        _guided(model, guidance, guidance_schedule, label),
         Noise.for_batch(seed, canvas.batch, first, canvas.tokens.device),
         decoding,
         as_labels(label, canvas.batch, canvas.tokens.device),
@@ -72,6 +77,20 @@ def sample(
     )
     with evaluating(model):
         return chosen.run(session, canvas, **options)
+
+
+def _guided(model: Model, weight: float | None, schedule: str, label: int | Tensor | None) -> Model:
+    """The model itself, or under guidance where somebody wants that."""
+    if weight is None:
+        chosen = schedule == "constant"
+        remedy = "say how much: guidance=2.0"
+        require(chosen, "guidance_schedule", f"is {schedule!r}, but there is no guidance", remedy)
+        return model
+    check_guidable(model)
+    towards = "guidance pulls towards a class label, and none was given"
+    require(label is not None, "label", towards, "say which: label=3")
+    guided = Guided(model, weight, schedule)  # type: ignore[arg-type]
+    return guided if weight else model
 
 
 @contextmanager

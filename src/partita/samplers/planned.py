@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from partita.errors import InputError, require
@@ -112,13 +112,23 @@ def ordered(
     `order` is "random" (each sample its own), "left-to-right", or the positions in the order in
     which they are to be revealed.
     """
-    ranks = _ranks(_order_keys(session, canvas, order), canvas)
-    hidden = canvas.remaining.sum(-1)
+    keys, hidden = _order_keys(session, canvas, order), canvas.remaining.sum(-1)
     steps = max(1, int(hidden.max())) if steps is None else steps
-    ends = even_counts(hidden, steps).cumsum(-1)
+    return reveal_in_order(session, canvas, keys, even_counts(hidden, steps))
+
+
+def reveal_in_order(
+    session: Session[Denoiser],
+    canvas: Canvas,
+    keys: Shaped[Tensor, "B L"],
+    counts: Int64[Tensor, "B steps"],
+) -> Int64[Tensor, "B L"]:
+    """Reveal positions in the order of their keys, so many at each step."""
+    ranks, hidden, steps = _ranks(keys, canvas), canvas.remaining.sum(-1), counts.shape[1]
+    ends = counts.cumsum(-1)
     step = torch.searchsorted(ends, ranks.clamp(min=0), right=True).clamp(max=steps - 1)
     plan = torch.where(canvas.remaining, step, NEVER)
-    visible = (ends - even_counts(hidden, steps)).double() / hidden.clamp(min=1)[:, None]
+    visible = (ends - counts).double() / hidden.clamp(min=1)[:, None]
     return reveal_as_planned(session, canvas, plan, visible.gather(1, step), steps)
 
 

@@ -6,6 +6,7 @@ log-linear      the same function; the literature's name for sigma(t) = -log(1 -
 polynomial      1 - t^k                                      k / t
 power           (1 - t)^k                                    k (1 - t)^(k-1) / (1 - (1 - t)^k)
 cosine          1 - cos(pi/2 (1 - t))                        pi/2 cot(pi t/2)
+arccos          1 - arccos(1 - t) / (pi/2)                   1 / (sqrt(t (2 - t)) arccos(1 - t))
 half-cosine     cos(pi t/2)                                  pi/2 cot(pi t/4)
 cosine-squared  cos(pi t/2)^2                                pi cot(pi t/2)
 exponential     e^(-r t), shifted and scaled to [0, 1]       r / (e^(r t) - 1)
@@ -142,6 +143,38 @@ class Cosine(Schedule):
 
     def weight(self, t: Times) -> Times:
         return (math.pi / 2) * cos_quarter(t) / sin_quarter(t)
+
+
+@SCHEDULES.register("arccos")
+@dataclass(frozen=True)
+class Arccos(Schedule):
+    """alpha = 1 - arccos(1 - t) / (pi/2) = arcsin(1 - t) / (pi/2): what MaskGIT hides by.
+
+    Its r is 1 - t, and the share of hidden tokens arccos(r) / (pi/2).
+    """
+
+    def _head(self, t: Times) -> Times:
+        return _arccos_of_one_minus(t) * (2 / math.pi)
+
+    def _tail(self, t: Times) -> Times:
+        return torch.asin(1 - t) * (2 / math.pi)
+
+    def _inverse_head(self, hidden: Times) -> Times:
+        return 2 * sin_quarter(hidden / 2) ** 2
+
+    def _inverse_tail(self, alpha: Times) -> Times:
+        return 1 - sin_quarter(alpha)
+
+    def derivative(self, t: Times) -> Times:
+        return (-2 / math.pi) * torch.rsqrt(t * (2 - t))
+
+    def weight(self, t: Times) -> Times:
+        return torch.rsqrt(t * (2 - t)) / _arccos_of_one_minus(t)
+
+
+def _arccos_of_one_minus(t: Times) -> Times:
+    """arccos(1 - t), accurate near t = 0: 1 - cos(x) = 2 sin(x/2)^2."""
+    return 2 * torch.asin(torch.sqrt(t / 2))
 
 
 @SCHEDULES.register("half-cosine")

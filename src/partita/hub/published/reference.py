@@ -123,7 +123,7 @@ def load_dit(
 ) -> Transformer:
     """A network with the weights of a reference DIT (a `backbone.` before its names is dropped)."""
     network = (CausalTransformer if causal else Transformer)(dit_config(state, heads, length))
-    _fill(network, rename_dit(state))
+    fill(network, rename_dit(state))
     return network
 
 
@@ -157,7 +157,7 @@ def load_flexible(state: Mapping[str, Tensor], heads: int, length: int) -> Flexi
     config = replace(config, output_size=config.vocab_size - 2)
     gaps = "expectation" if "gap_head.inner.weight" in weights else "distribution"
     network = FlexibleTransformer(config, gaps)
-    _fill(network, weights)
+    fill(network, weights)
     return network
 
 
@@ -173,7 +173,7 @@ def load_partition(
     "mean" and "logsumexp" are learn+freqs+mean and learn+freqs+logsumexp.
     """
     network = PartitionTransformer(partition_config(state, heads, length, queries))
-    _fill(network, without_mask(rename_partition(state)))
+    fill(network, without_mask(rename_partition(state)))
     return network
 
 
@@ -275,7 +275,8 @@ def _sizes(state: Mapping[str, Tensor], first: str, network: str) -> dict[str, A
     }
 
 
-def _fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a network weights under our names; what is missing is an error."""
     missing = sorted(set(network.state_dict()) - set(weights))
     require(not missing, "state dict", f"lacks what we call {listed(missing)}")
     network.load_state_dict(dict(weights))

@@ -1,0 +1,496 @@
+"""MaskGIT, Halton order and PGM for images, against what the reference implementations computed.
+
+Where the reference does something odd, our behaviour is tested and the difference shown:
+
+- its losses of MaskGIT count visible tokens too, and its softmax has a class for the mask;
+- its confidence sampler draws revealed tokens again at every step;
+- `sm_temp` multiplies logits: it is one over our temperature;
+- its counts round the share of revealed tokens down, ours the share of hidden ones, and the
+  confidence sampler's are those of i/(S-1), which ask for nothing at the first step;
+- its PGM samplers leave the newest token out of attention; "fixed" runs do not. There is no fixed
+  run of its PGM confidence sampler on a network: that one is tested on recorded logits.
+
+Its learning rate schedule is a matter of `TrainingOptions`, and not compared here.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from partita.categorical import PLAIN, Decoding, weights
+from partita.hub.published.images import load_image_partition, load_maskgit
+from partita.hub.published.reference import rename_partition
+from partita.methods import PGM, MaskGIT
+from partita.networks import Queries, Transformer, TransformerConfig
+from partita.processes.corruption import Corruption, Rate
+from partita.randomness import Noise
+from partita.samplers.base import Session
+from partita.samplers.canvas import Canvas
+from partita.samplers.confidence import CONFIDENCES, most_confident
+from partita.samplers.counts import HIDDEN_SHARE, reveal_counts
+from partita.samplers.guidance import RAMPS, Guided, guide
+from partita.samplers.halton import halton, halton_order, halton_ranks
+from partita.samplers.planned import reveal_in_order
+from partita.schedules import make_schedule
+from tests.golden.cases import load
+from tests.golden.test_text_process import gumbel_argmax
+
+
+def probabilities(logits, temperature=1.0, top_k=None):
+    """The library's distribution of a token."""
+    table = weights(logits.reshape(-1, logits.shape[-1]), Decoding(temperature, top_k))
+    return (table / table.sum(-1, keepdim=True)).view(logits.shape)
+
+
+def guided(conditional, unconditional, weight):
+    """The library's guided log-probabilities from recorded logits, in float64."""
+    logs = [x.double().log_softmax(-1) for x in (conditional, unconditional)]
+    return guide(*logs, weight)
+
+
+# MaskGIT's network -------------------------------------------------------------------------------
+
+
+def test_maskgit_network():
+    case = load("flex/maskgit_network")
+    network = load_maskgit(case.state_dict("w."), case.config["heads"]).eval()
+    label = case["y"].where(~case["drop_label"], case.config["nclass"])
+    case.close(network(case["x"].flatten(1), label=label), "logits")
+
+
+@pytest.mark.parametrize("registers", [True, False])
+def test_maskgit_network_of_pgm(registers):
+    case = load("text/pgm_image_maskgit")
+    state = case.state_dict()
+    if not registers:
+        del state["reg_tokens.weight"]
+    network = load_maskgit(state, case.config["heads"]).eval()
+    label = case["in.y"].where(~case["in.drop_label"], case.config["nclass"])
+    key = "out.logits" if registers else "out.logits_reg0"
+    case.close(network(case["in.codes"].flatten(1), label=label), key)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "depth", "heads"),
+    [("tiny", 384, 6, 6), ("base", 768, 12, 12), ("large", 1024, 24, 16), ("xlarge", 1152, 28, 16)],
+)
+@pytest.mark.parametrize("side", [16, 24])
+def test_maskgit_sizes(name, width, depth, heads, side):
+    """Ours has a head of its own, and no bias in the last norm. ("small" has heads of 85.)"""
+    config = TransformerConfig(
+        vocab_size=16385,
+        length=side**2,
+        width=width,
+        depth=depth,
+        heads=heads,
+        mlp_ratio=1.5 * 256 * -(-int(8 * width / 3) // 256) / width,
+        positions="learned",
+        registers=1,
+        head_bias=True,
+        classes=1000,
+        condition_width=width,
+    )
+    with torch.device("meta"):
+        ours = sum(parameter.numel() for parameter in Transformer(config).parameters())
+    theirs = load("flex/maskgit_network").config["param_counts_official"][f"{name}_grid{side}"]
+    assert ours - config.vocab_size * width + width == theirs
+
+
+# MaskGIT's training ------------------------------------------------------------------------------
+
+
+def test_maskgit_hiding():
+    """Each rule of theirs is a rate; arccos and cosine are schedules as well, at t = 1 - r."""
+    flex, text = load("flex/maskgit_training"), load("text/pgm_image_schedules")
+    for mode, rate in ((name, HIDDEN_SHARE[name]) for name in text.config["modes"]):
+        hidden = Rate(rate=rate)._rate(flex["r"])[:, None, None]
+        assert torch.equal(flex["u"] < hidden, flex[f"{mode}.mask"]), mode
+        masked = flex["code"].masked_fill(flex[f"{mode}.mask"], flex.config["mask_token"])
+        assert torch.equal(masked, flex[f"{mode}.masked_code"])
+        group = text[f"in.rand.{mode}.000"] < rate(text["in.r"])[:, None]
+        assert torch.equal(group, text[f"out.mask.{mode}"]), mode
+    for mode in ("arccos", "cosine"):
+        r = torch.cat([flex["r"], text["in.r"]]).double()
+        hidden = make_schedule(mode).one_minus_alpha(1 - r)
+        torch.testing.assert_close(hidden, HIDDEN_SHARE[mode](r))
+
+
+class Recorded:
+    """A network whose logits were stored."""
+
+    def __init__(self, logits):
+        self.logits = logits
+        self.config = TransformerConfig(vocab_size=logits.shape[-1], length=logits.shape[1])
+
+    def __call__(self, tokens, *, queries, scalar=None, label=None):  # noqa: ARG002
+        return self.logits[queries.rows, queries.positions]
+
+
+def test_maskgit_loss():
+    """Theirs is larger by what it gives to the mask, which ours cannot predict."""
+    case = load("flex/maskgit_training")
+    logits, mask = case["logits"].double(), case["arccos.mask"].flatten(1)
+    code = case["code"].flatten(1)
+    method = MaskGIT(Recorded(logits), mask_id=case.config["mask_token"])
+    corruption = Corruption(mask, torch.ones_like(mask, dtype=torch.float64), None)
+    loss = method.loss_under(code, corruption, torch.ones_like(mask))
+    given_away = -(1 - logits.softmax(-1)[..., method.mask_id]).log()
+    theirs = loss.per_token.sum() + given_away[mask].sum()
+    torch.testing.assert_close(
+        theirs / mask.sum(), case["loss_masked_only"].double(), atol=1e-6, rtol=1e-6
+    )
+    assert torch.equal(loss.counted, mask)
+    everywhere = F.cross_entropy(logits.flatten(0, 1), code.flatten())
+    torch.testing.assert_close(everywhere, case["loss_all_tokens"].double(), atol=1e-6, rtol=1e-6)
+    assert not torch.isclose(everywhere, case["loss_masked_only"].double())
+
+
+# Orders and counts -------------------------------------------------------------------------------
+
+
+def test_halton_orders():
+    flex, text = load("flex/halton_order"), load("text/pgm_image_schedules")
+    for side in flex.config["grids"]:
+        assert torch.equal(halton_order(side, side), flex[f"flat{side}"].long())
+    for side in text.config["sides"]:
+        order = halton_order(side, side)
+        cells = torch.stack([order // side, order % side], 1)
+        assert torch.equal(cells, text[f"out.halton_{side}"].long())
+
+
+def test_halton_counts():
+    """One position earlier at most: we round what stays hidden down, they what is revealed."""
+    flex, text = load("flex/maskgit_schedules"), load("text/pgm_image_schedules")
+    tables = {}
+    for key in text.keys("out.halton_counts_"):
+        side, steps = key.removeprefix("out.halton_counts_").split("_steps")
+        tables[int(side), int(steps)] = text[key].long()
+    for key in flex.keys("halton."):
+        _, side, steps, _ = key.split(".")
+        total = flex[key].long().cumsum(0)
+        tables[int(side.removeprefix("grid")), int(steps.removeprefix("steps"))] = total
+    for (side, steps), theirs in tables.items():
+        ours = reveal_counts(torch.tensor([side**2]), steps, "arccos")[0].cumsum(0)
+        assert ours[-1] == theirs[-1] == side**2
+        assert (ours - theirs).abs().max() <= 1
+        assert torch.any(ours != theirs) or side**2 <= 2 * steps
+
+
+def test_confidence_counts():
+    """The same shares at i/(S-1): their first step asks for none, and is then given one."""
+    flex, text = load("flex/maskgit_schedules"), load("text/pgm_image_schedules")
+    for mode in flex.config["modes"]:
+        for side in flex.config["grids"]:
+            for steps in flex.config["steps"]:
+                shares = 1 - HIDDEN_SHARE[mode](torch.linspace(0, 1, steps))
+                raw = (shares * side**2).int()
+                name = f"conf.{mode}.grid{side}.steps{steps}"
+                assert (raw - flex[f"{name}.raw"]).abs().max() <= 1, name
+                least = torch.arange(1, steps + 1)
+                effective = torch.maximum(flex[f"{name}.raw"], least)
+                assert torch.equal(effective.int(), flex[f"{name}.effective"])
+                assert flex[f"{name}.raw"][0] == 0
+                ours = reveal_counts(torch.tensor([side**2]), steps, mode)[0]
+                assert ours.sum() == side**2
+                assert ours.min() >= 1
+        shares = 1 - HIDDEN_SHARE[mode](torch.linspace(0, 1, 8))
+        assert ((shares * 64).int() - text[f"out.confidence_seq.{mode}"]).abs().max() <= 1
+
+
+# MaskGIT's samplers ------------------------------------------------------------------------------
+
+
+def test_confidence_sampler():
+    """Every step: guided probabilities, confidences, and which positions are revealed."""
+    case = load("flex/maskgit_confidence_sampler")
+    steps, mask_id, rewritten = case.config["steps"], case.config["mask_token"], 0
+    for run in case.config["runs"]:
+        at = {key.removeprefix(run["prefix"]): case[key] for key in case.keys(run["prefix"])}
+        ramp = run["cfg_w"] * RAMPS["linear"](torch.arange(steps) / (steps - 1))
+        torch.testing.assert_close(at["cfg_weight"], ramp)
+        revealed_before = 0
+        for step in range(steps):
+            logs = at["logits_cond"][step].double().log_softmax(-1)
+            if run["cfg_w"]:
+                logs = guided(logs, at["logits_uncond"][step], float(ramp[step]))
+            probs = probabilities(logs, 1 / run["sm_temp"])
+            theirs = at["softmax_input"][step].double().softmax(-1)
+            torch.testing.assert_close(probs, theirs, atol=1e-5, rtol=1e-4)
+
+            hidden = torch.ones_like(at["code_before"][step], dtype=torch.bool)
+            if step:
+                hidden = at["mask_after"][step - 1]
+            drawn = at["pred_code"][step]
+            measured = CONFIDENCES["probability"](probs.log()[hidden], drawn[hidden])
+            confidence = torch.zeros(hidden.shape, dtype=torch.float64)
+            confidence[hidden] = measured
+            if run["randomize"] == "linear":
+                cooled = run["r_temp"] * (1 - step / (steps - 1))
+                confidence = confidence.log() + cooled * at["gumbel"][step]
+            if run["randomize"] == "warm_up" and step < 2:  # at random: there is no measure
+                confidence = at["confidence"][step]
+            theirs = at["confidence"][step]
+            torch.testing.assert_close(confidence[hidden], theirs[hidden], atol=1e-5, rtol=1e-4)
+
+            count = int(at["k"][step]) - revealed_before
+            counts = torch.full((len(hidden),), count)
+            keep = most_confident(confidence, hidden, counts)
+            assert torch.equal(hidden & ~keep, at["mask_after"][step])
+            assert torch.equal(at["code_after"][step][keep], drawn[keep])
+            changed = at["code_after"][step] != at["code_before"][step]
+            rewritten += int((changed & ~hidden).sum())  # ours never touches these
+            revealed_before = int(at["k"][step])
+        assert at["mask_after"][-1].sum() == 0
+        assert at["pred_code"].max() <= mask_id
+    assert rewritten > 0
+    assert case.config["visible_tokens_rewritten_in_total"] >= rewritten
+
+
+class Replay(Session):
+    """A session whose tokens were stored, one table for each step."""
+
+    def __init__(self, model, tables, roll):
+        super().__init__(model, Rolled(roll, tables.shape[-1]))
+        self.tables, self.calls, self.asked = tables, 0, []
+
+    def ask(self, canvas, rows, positions, visible):  # noqa: ARG002
+        asked = torch.zeros_like(canvas.revealed)
+        asked[rows, positions] = True
+        self.asked.append(asked)
+        return torch.zeros(len(rows), 1)
+
+    def draw(self, log_probs, step, rows, positions):  # noqa: ARG002
+        self.calls += 1
+        return self.tables[self.calls - 1][rows, positions]
+
+
+class Rolled(Noise):
+    """Noise in which every sample's first uniform is that of a given roll."""
+
+    def __init__(self, roll, length):
+        super().__init__(0, torch.arange(len(roll)))
+        object.__setattr__(self, "told", (roll.double() + 0.5) / length)
+
+    def uniform(self, purpose, step, positions):  # noqa: ARG002
+        return self.told[:, None].expand(-1, positions.shape[-1])
+
+
+def test_halton_sampler():
+    """Whole runs by our sampler: its cells at every step, rolled or not, and the final codes."""
+    case = load("flex/halton_sampler")
+    side, steps = case.config["grid"], case.config["steps"]
+    for number, run in enumerate(case.config["runs"]):
+        at = {key.removeprefix(f"run{number}."): case[key] for key in case.keys(f"run{number}.")}
+        counts = at["new_mask"][:, 0].sum(-1).tolist()
+        roll = at.get("roll", torch.zeros(case.config["B"], dtype=torch.long))
+        network = Recorded(at["logits_cond"][0])
+        model = MaskGIT(network, mask_id=case.config["mask_token"])
+        session = Replay(model, at["pred_code"], roll)
+        canvas = Canvas.blank(case.config["B"], side**2, model.mask_id, torch.device("cpu"))
+        options = {"steps": steps, "counts": counts, "columns": side, "roll": run["randomize"]}
+        drawn = halton(session, canvas, **options)
+        assert torch.equal(torch.stack(session.asked), at["new_mask"])
+        assert torch.equal(drawn, at["code_after"][-1])
+        for step in range(steps):
+            logs = at["logits_cond"][step].double()
+            if run["w"]:
+                logs = guided(logs, at["logits_uncond"][step], run["w"])
+            temperature = 1 / float(at["temperature"][step])
+            theirs = at["softmax_input"][step].double().softmax(-1)
+            ours = probabilities(logs, temperature)
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+            if run["top_k"] > 0:
+                kept = probabilities(logs, temperature, run["top_k"])
+                kept = kept.sort(-1, descending=True).values[..., : run["top_k"]]
+                stored = at["topk_weights"][step].double().sort(-1, descending=True).values
+                torch.testing.assert_close(kept, stored, atol=1e-5, rtol=1e-4)
+
+
+# PGM for images ----------------------------------------------------------------------------------
+
+
+class Images:
+    """A case of PGM on images: registers of both groups and the start come before the codes."""
+
+    def __init__(self, name, registers=True):
+        self.case = load(f"text/{name}")
+        config = self.case.config
+        state, model = self.case.state_dict(), config["model"]
+        if not registers:
+            del state["reg_tokens.weight"]
+        self.network = load_image_partition(state, model["n_heads"], model["length"]).eval()
+        ids, half = config["codebook_size"] + 2, config["register"] // 2 if registers else 0
+        self.prefix = torch.arange(ids, ids + 2 * half)
+        self.prefix_groups = torch.arange(2 * half) < half
+        self.method = PGM(self.network, mask_id=config["mask_value"])
+
+    @property
+    def before(self):
+        return len(self.prefix)
+
+    def label(self):
+        dropped = self.case.config["model"]["n_class"]
+        return self.case["in.y"].where(~self.case["in.drop_label"], dropped)
+
+    def rows(self, tokens):
+        return torch.cat([self.prefix.expand(len(tokens), -1), tokens], 1)
+
+    def groups(self, groups):
+        return torch.cat([self.prefix_groups.expand(len(groups), -1), groups.bool()], 1)
+
+    def both(self, label, packed=True):
+        tokens, groups = self.case["in.tokens"], self.case["in.group_idxs"]
+        rows = self.rows(tokens)
+        logits, asked = self.network.both(rows, self.groups(groups), label=label, packed=packed)
+        table = logits.new_zeros(*rows.shape, logits.shape[-1])
+        return table.index_put(tuple(asked), logits)[:, self.before :]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_image_partition_logits(packed):
+    images, bare = Images("pgm_image_dit"), Images("pgm_image_dit", registers=False)
+    case, label = images.case, images.label()
+    case.close(images.both(label, packed), "out.train")
+    nothing = torch.full_like(label, case.config["model"]["n_class"])
+    case.close(images.both(nothing, packed), "out.train_uncond")
+    case.close(bare.both(label, packed), "out.train_reg0")
+
+
+@pytest.mark.parametrize("registers", [True, False])
+def test_image_partition_inference(registers):
+    images = Images("pgm_image_dit", registers)
+    case, before = images.case, images.before
+    key = "out.inference_fixed" if registers else "out.inference_reg0"
+    clean, lengths = case["in.inf.clean_positions"], case["in.inf.concrete_lengths"]
+    tokens = torch.zeros_like(case["in.tokens"])
+    revealed = torch.zeros_like(tokens, dtype=torch.bool)
+    for row, length in enumerate(lengths.tolist()):
+        tokens[row, clean[row, :length]] = case["in.inf.tokens"][row, :length]
+        revealed[row, clean[row, :length]] = True
+    known = torch.cat([~images.prefix_groups.expand(len(tokens), -1), revealed], 1)
+    real = torch.arange(case[key].shape[1]) < case["in.n_noisy"][:, None]
+    rows, slots = real.nonzero(as_tuple=True)
+    asked = Queries(rows, case["in.inf.noisy_positions"][rows, slots] + before)
+    ours = images.network(images.rows(tokens), known, queries=asked, label=images.label())
+    torch.testing.assert_close(ours, case[key][rows, slots], atol=2e-5, rtol=1e-4)
+    if registers:  # the reference's own samplers leave a token out
+        assert (ours - case["out.inference_official"][rows, slots]).abs().max() > 1
+
+
+def test_image_partition_loss_and_gradient_norms():
+    """Plain cross-entropy of every code given the other group; the start is read, not scored."""
+    images = Images("pgm_image_dit")
+    case, before = images.case, images.before
+    rows, groups = images.rows(case["in.tokens"]), images.groups(case["in.group_idxs"])
+    log_probs, asked = images.method.predict_both(rows, groups, None, images.label())
+    scored = asked.positions > before  # registers and start have no code
+    target = rows[asked.rows, asked.positions][scored]
+    mean = -log_probs[scored].gather(1, target[:, None]).mean()
+    case.close(mean, "out.loss")
+    mean.backward()
+    ours = {name: p.grad for name, p in images.network.named_parameters()}
+    ids = case.config["codebook_size"] + 2
+    ours["registers"] = ours["embed.weight"][ids:]
+    ours["embed.weight"] = ours["embed.weight"][:ids]
+    names = {"cls_embed.embedding_table.weight": "conditioning.label.weight"}
+    names["reg_tokens.weight"] = "registers"
+    for theirs, norm in case.facts["info"]["grad_l2"].items():
+        name = names.get(theirs) or next(iter(rename_partition({theirs: torch.empty(0)})))
+        gradient = ours[name]
+        doubled = name == "conditioning.label.weight"
+        if doubled or ("modulation" in name and name.endswith("weight")):
+            plus, minus = gradient.chunk(2, 1)  # of [e, -e] and of [W, -W]
+            gradient = plus - minus
+        torch.testing.assert_close(float(gradient.norm()), norm, rtol=1e-3, atol=1e-6)
+
+
+class ImageReplay(Session):
+    """A session that draws by the reference's rule from its uniforms [rows * n, V]."""
+
+    def __init__(self, images, model, label, uniforms, ranks, counts):
+        super().__init__(model, Noise.for_batch(0, len(label)), PLAIN, label)
+        self.images, self.uniforms, self.ranks = images, uniforms, ranks
+        self.done, self.counts, self.step = 0, counts, 0
+
+    def draw(self, log_probs, step, rows, positions):  # noqa: ARG002
+        count = self.counts[self.step]
+        place = self.ranks[positions] - self.done
+        u = self.uniforms[self.step][rows * count + place]
+        impossible = torch.arange(log_probs.shape[-1]) >= self.images.case.config["mask_value"]
+        logs = log_probs.masked_fill(impossible, -torch.inf)
+        warm = Decoding(temperature=2.0) if self.step == 0 else PLAIN  # one halved logit scale
+        self.step, self.done = self.step + 1, self.done + count
+        return gumbel_argmax(weights(logs, warm), u)
+
+
+@pytest.mark.parametrize("weight", [0, 2])
+def test_image_partition_halton_sampler(weight):
+    """Whole runs on the reference's network; its guidance ramps by the number of the step."""
+    images = Images("pgm_image_samplers")
+    case, before = images.case, images.before + 1
+    side, steps, label = case.config["side"], case.config["steps"], case["in.y"]
+    uniforms = [case[key] for key in case.keys(f"in.rand.halton_w{weight}.")]
+    counts = [len(u) // len(label) for u in uniforms]
+    prefix = images.rows(torch.full((len(label), 1), case.config["bos_value"]))
+    codes = torch.full((len(label), side**2), images.method.mask_id)
+    tokens = torch.cat([prefix, codes], 1)
+    revealed = images.groups(torch.zeros_like(tokens[:, images.before :])) ^ True
+    revealed[:, before:] = False
+    wanted = torch.arange(tokens.shape[1]).expand(tokens.shape) >= before
+    canvas = Canvas(tokens, revealed, wanted)
+    seen = [int(revealed[0].sum()) + sum(counts[:i]) for i in range(steps)]
+
+    def by_step(share):
+        known = (share * (tokens.shape[1] - 1)).round().long()
+        return torch.tensor([seen.index(k) / (steps - 1) for k in known.tolist()])
+
+    model = Guided(images.method, float(weight), by_step) if weight else images.method
+    zero = torch.zeros(1, dtype=torch.long)
+    ranks = F.pad(halton_ranks(side, side, zero), (before, 0))[0]
+    session = ImageReplay(images, model, label, uniforms, ranks, counts)
+    keys, plan = ranks.expand(tokens.shape), torch.tensor(counts).expand(len(label), -1)
+    drawn = reveal_in_order(session, canvas, keys, plan)[:, before:]
+    assert torch.equal(drawn, case[f"out.halton_w{weight}_fixed"].flatten(1))
+    assert not torch.equal(drawn, case[f"out.halton_w{weight}"].flatten(1))
+
+
+@pytest.mark.parametrize("name", ["halton", "confidence"])
+def test_image_partition_samplers_on_recorded_logits(name):
+    case = load("flex/pgm_image_samplers")
+    config, steps = case.config, case.config["steps"]
+    side, rows = config["grid"], torch.arange(config["B"])[:, None]
+    code = torch.full((config["B"], side**2), config["mask_id"])
+    order, done = halton_order(side, side), 0
+    known = torch.zeros_like(code, dtype=torch.bool)
+    for step in range(steps):
+        at = {k: case[f"{name}.step{step}.{k}"] for k in ("noisy_positions", "drawn", "probs")}
+        logits = [case[f"{name}.step{step}.logits_{kind}"] for kind in ("cond", "uncond")]
+        weight = config["cfg_w"] * float(RAMPS["linear"](torch.tensor(step / (steps - 1))))
+        logs = guided(*logits, weight)
+        warm = name == "halton" and step < config["halton_temp_warmup"]
+        if name == "halton":  # mask and start cannot be drawn
+            logs[..., config["mask_id"] :] = -torch.inf
+        ours = probabilities(logs, 2.0 if warm else 1.0)
+        torch.testing.assert_close(ours, at["probs"].double(), atol=1e-6, rtol=1e-4)
+        cells, count = at["noisy_positions"] - 1, at["drawn"].shape[1]
+        keep = torch.ones_like(at["drawn"], dtype=torch.bool)
+        if name == "halton":
+            assert torch.equal(cells, order[done : done + count].expand_as(cells))
+        elif step + 1 < steps:
+            count = case[f"{name}.step{step + 1}.tokens"].shape[1] - 1 - done
+            flat = CONFIDENCES["probability"](ours.log().flatten(0, 1), at["drawn"].flatten())
+            cooled = config["r_temp"] * (1 - step / (steps - 1))
+            noised = flat.view(cells.shape).log() + cooled * case[f"{name}.step{step}.gumbel"]
+            keep = most_confident(noised, keep, torch.full((len(cells),), count))
+        assert not known[rows, cells].any()  # nothing is drawn twice
+        chosen = rows.expand_as(cells)[keep], cells[keep]
+        code[chosen], known[chosen] = at["drawn"][keep], True
+        done += count
+        if step + 1 < steps:
+            fed = case[f"{name}.step{step + 1}.clean_positions"][:, 1:] - 1
+            revealed = torch.zeros_like(code, dtype=torch.bool)
+            assert torch.equal(revealed.scatter(1, fed, value=True), known)
+    assert known.all()
+    assert torch.equal(code.clamp(max=config["mask_id"] - 1), case[f"{name}.final_code"].flatten(1))
