@@ -332,7 +332,7 @@ def test_a_retrofitted_model_may_be_longer():
 def test_what_cannot_be_taken_over_is_refused():
     base = partita.load(OLD).recipe
     timed = replace(base, method=MethodOptions("mdlm", law="continuous", conditioning="time"))
-    with pytest.raises(InputError, match="is told the time, which flexmdm's is not"):
+    with pytest.raises(InputError, match="is told the time of another process"):
         refuse_conditions(timed, "somewhere")
     labelled = replace(base, network=replace(base.network, classes=3))
     with pytest.raises(InputError, match="has class labels, which cannot be taken over"):

@@ -205,7 +205,7 @@ def test_a_wall_clock_budget_counts_over_resumes(tmp_path, recipe):
     lines = metrics(out)
     assert lines[-1]["seconds" if "seconds" in lines[-1] else "valid_bits"]
     last = max(line["seconds"] for line in lines if "seconds" in line)
-    assert last == pytest.approx(2.0, abs=1.0)
+    assert last >= 2.0
     done = len(lines)
     run_recipe(timed, out)
     assert len(metrics(out)) == done

@@ -276,7 +276,8 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm 'a ____' --sampler gibbs": "--sampler: unknown name 'gibbs'; known: ",
         "mdlm 'a ____' --steps 0": "--steps: must be at least 1, got 0",
         "mdlm 'a ____' --count 0": "--count: must be at least 1, got 0",
-        "mdlm 'a ____' --length 3": "--length: unknown option; partita infill --help",
+        "mdlm 'a ____' --length 3": "--length: blanks of given sizes leave nothing to say about ",
+        "flex 'a ____' --flexible --length 0": "--length: must be at least 1, got 0",
         "mdlm 'a ____' --temperature -1": "--temperature: must be at least 0, got -1",
         "mdlm 'a ____' --options.stps 3": "--options.stps: is not an option of sampler 'ancestr",
         "mdlm 'a ____' --options.text 3": "--options.text: is no option of a sampler",
@@ -319,8 +320,8 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm a --seed -1": "--seed: must be at least 0, got -1",
         "mdlm a --seed 99999999999999999999": "--seed: must be at most ",
         "mdlm a --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
-        "flex 'longer than eight'": "texts: text 1 has 17 tokens, more than the model's 8; shorte",
-        "flex --file notes.txt": "--file: text 1 has 31 tokens, more than the model's 8; short",
+        "flex 'longer than eight'": "texts: has 17 tokens, more than the model's 8; shorten it: p",
+        "flex --file notes.txt": "--file: text 1: has 31 tokens, more than the model's 8; short",
         "flex": "texts: there are none; give some, or --file",
     },
     "eval": {
@@ -516,7 +517,7 @@ OPTIONS = {  # of d3pm: what is wrong with method.options, and the message after
     ".betas linear --method.options.betas_options '{end: -3}'": ".betas_options.end: must be at l",
     ".hybrid -1": ".hybrid: must be at least 0, got -1",
     ".last_step none": ".last_step: unknown name 'none'; known: posterior, prediction",
-    ".transition gaussian --method.options.steps 1000000": ".transition: 1000000 dense matrices of",
+    ".transition gaussian --method.options.steps 1000000": ".transition: 1000000 dense matrices take too long",
     ".name x": ".name: d3pm has no such choice; it takes: transition, betas, betas_options, steps",
 }
 RECIPES = {

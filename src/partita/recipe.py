@@ -71,6 +71,13 @@ class Recipe:
             training = dataclasses.replace(training, steps=DEFAULT_STEPS)
         return dataclasses.replace(self, data=data, training=training)
 
+    def check_data(self) -> None:
+        """Refuse a text or a set of images that is not there."""
+        if self.tokenizer.of_images:
+            self.data.image_set().check()
+        else:
+            self.data.corpus()
+
     def to_dict(self) -> dict[str, Any]:
         """The recipe as JSON has it."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))

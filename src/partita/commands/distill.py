@@ -129,7 +129,7 @@ def run(words: Sequence[str]) -> int:
     """Distil round by round; a stopped round says how to go on."""
     with naming(NAMES):
         rounds, folder = options(words)
-        rounds[0].data.corpus()  # a missing file is said before anything is made
+        rounds[0].check_data()  # a missing file is said before anything is made
     console = Console(highlight=False)
     for recipe in rounds:
         place = checkpoints.round_folder(folder, recipe.distillation.round)

@@ -82,18 +82,21 @@ def run(words: Sequence[str]) -> None:
         full = model.flexible or all(texts)
         require(full, "texts", "one of them is empty", "leave it out")
         told = {"label": chosen.label, "replicates": chosen.replicates, "seed": chosen.seed}
-        scores = [_scored(model, text, number, **told) for number, text in enumerate(texts, 1)]
+        scores = [
+            _scored(model, text, f"text {number}: " if len(texts) > 1 else "", **told)
+            for number, text in enumerate(texts, 1)
+        ]
     if chosen.json:
         print(json.dumps([as_json(*pair) for pair in zip(texts, scores, strict=True)]))
         return
     Console(highlight=False).print(table(texts, scores))
 
 
-def _scored(model: TextModel, text: str, number: int, **told: Any) -> Score:
+def _scored(model: TextModel, text: str, which: str, **told: Any) -> Score:
     try:
         return model.score(text, **told)
     except InputError as error:  # of many texts, say which
-        raise InputError(error.argument, f"text {number} {error.problem}", error.remedy) from error
+        raise InputError(error.argument, f"{which}{error.problem}", error.remedy) from error
 
 
 def read_lines(name: str) -> list[str]:

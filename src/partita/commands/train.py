@@ -142,7 +142,7 @@ def run(words: Sequence[str]) -> int:
     """Train, with a bar; a stopped run says how to go on."""
     with naming(NAMES):
         recipe, folder = options(words)
-    recipe.data.corpus()  # a missing file is said before anything is made
+    recipe.check_data()  # a missing file is said before anything is made
     console = Console(highlight=False)
     with naming(NAMES), Display(console, recipe) as display:
         stopped_by = run_recipe(recipe, folder, display.watcher())

@@ -41,14 +41,20 @@ class ImageSet:
     valid: float = 0.05
     """Share of the images set aside for validation, evenly spread."""
 
+    def check(self) -> None:
+        """Refuse a set that is not there."""
+        there = self.path == DIGITS or Path(self.path).exists()
+        hint = f"name a folder of images by class, MNIST's files, a tar of images, or {DIGITS}"
+        require(there, "data.path", f"{self.path} does not exist", hint)
+
     def identity(self) -> str:
         """A hash of everything that the pixels depend on."""
         digest = hashlib.sha256(json.dumps([vars(self.options), self.valid]).encode())
         if self.path == DIGITS:
             digest.update(DIGITS.encode())
             return digest.hexdigest()
+        self.check()
         place = Path(self.path)
-        require(place.exists(), "path", f"{place} does not exist", "name a set of images")
         for path in [place] if place.is_file() else files_under(place):
             digest.update(str(path.relative_to(place)).encode(errors="surrogateescape"))
             digest.update(content_hash(path))

@@ -10,7 +10,7 @@ from partita.data import image_tokenizers, tokenizers
 from partita.data import vq_tokenizer as _vq_tokenizer  # noqa: F401 - registers itself
 from partita.data.image_tokenizers import IMAGE_TOKENIZERS, ImageTokenizer
 from partita.data.tokenizers import Tokenizer
-from partita.errors import require
+from partita.errors import InputError, require
 
 AnyTokenizer = Tokenizer | ImageTokenizer
 
@@ -21,13 +21,11 @@ def any_tokenizer(description: object, tensors: Mapping[str, Tensor]) -> AnyToke
     if isinstance(kind, str) and kind in IMAGE_TOKENIZERS:
         return image_tokenizers.from_description(description, tensors)
     require(not tensors, "tokenizer", "a tokenizer of text has no tensors, but there are some")
-    return tokenizers.from_description(description)  # type: ignore[arg-type]
+    return tokenizers.from_description(description)
 
 
 def text_tokenizer(tokenizer: AnyTokenizer) -> Tokenizer:
     """A tokenizer of text; one of images is refused."""
     if isinstance(tokenizer, ImageTokenizer):
-        from partita.errors import InputError
-
         raise InputError("model", "is one of images, and this needs one of text")
     return tokenizer

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from partita import __version__
-from partita.data.tokenizers import Tokenizer, from_description
+from partita.data.image_tokenizers import ImageTokenizer
+from partita.data.kinds import AnyTokenizer, any_tokenizer
 from partita.errors import InputError, require
 from partita.hub import format
 from partita.methods import METHODS
@@ -26,7 +27,7 @@ _FEW_BLOCKS = 64
 _LONGEST = 1 << 24  # tokens; the one size that the weights do not bear out
 
 
-def config(recipe: Recipe, tokenizer: Tokenizer, provenance: dict[str, Any]) -> dict[str, Any]:
+def config(recipe: Recipe, tokenizer: AnyTokenizer, provenance: dict[str, Any]) -> dict[str, Any]:
     """What `config.json` holds."""
     return {
         "library": "partita",
@@ -37,25 +38,38 @@ def config(recipe: Recipe, tokenizer: Tokenizer, provenance: dict[str, Any]) -> 
     }
 
 
+def tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, Any]:
+    """The files that hold a tokenizer: a description, and tensors if it has some."""
+    tensors = tokenizer.tensors() if isinstance(tokenizer, ImageTokenizer) else {}
+    files: dict[str, Any] = {format.TOKENIZER: tokenizer.describe()}
+    return files | ({format.TOKENIZER_TENSORS: tensors} if tensors else {})
+
+
+def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
+    tensors = format.read_tensors(folder / format.TOKENIZER_TENSORS) if has_tensors else {}
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a folder of the format holds."""
 
     method: nn.Module
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     recipe: Recipe
     provenance: dict[str, Any]
 
 
 def read(folder: Path) -> Parts:
     """The parts of a model, on the CPU. Every file is checked first."""
-    format.verify(folder)
+    checksums = format.verify(folder)
     place = folder / format.CONFIG
     content = format.read_json(place)
     provenance = content.get("provenance", {})
     require(isinstance(provenance, dict), "model", f"{place} is damaged: provenance has no keys")
     with _blaming(folder / format.TOKENIZER):
-        tokenizer = from_description(format.read_json(folder / format.TOKENIZER))
+        tokenizer = _tokenizer(folder, format.TOKENIZER_TENSORS in checksums)
     with _blaming(place):
         _check_method(content.get("recipe"))
         recipe = Recipe.from_dict(content.get("recipe"))
@@ -69,7 +83,7 @@ def read(folder: Path) -> Parts:
 
 
 def build(
-    recipe: Recipe, tokenizer: Tokenizer, weights: dict[str, Tensor], where: Path
+    recipe: Recipe, tokenizer: AnyTokenizer, weights: dict[str, Tensor], where: Path
 ) -> nn.Module:
     """The recipe's method with some weights, whose names and shapes must be exactly its own."""
     path = where / format.WEIGHTS

@@ -20,6 +20,7 @@ from partita.processes.transitions import TINY, TRANSITIONS, Transition
 from partita.schedules import Schedule
 
 STEPS = 1000  # the paper's T
+MOST_STEPS = 20_000  # whose products are made one after the other
 LARGEST_TABLE = 1 << 30  # numbers: 8 GiB in float64
 
 
@@ -28,11 +29,13 @@ class Dense(Transition):
 
     def __init__(self, tokens: int, size: int, steps: int) -> None:
         super().__init__(tokens, size, steps)
+        few = "use absorbing or uniform, which have closed forms, or fewer steps"
+        require(steps <= MOST_STEPS, "transition", f"{steps} dense matrices take too long", few)
         require(
             steps * size**2 <= LARGEST_TABLE,
             "transition",
             f"{steps} dense matrices of {size} states take {steps * size**2 / 2**27:.0f} GiB",
-            "use absorbing or uniform, which have closed forms, or fewer steps",
+            few,
         )
         self._products: list[Tensor] = []
 

@@ -17,7 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from partita.errors import InputError
+from partita.evaluation.pictures import grid_png
 from partita.files import parents_made, whole_file, write_whole
 from partita.training.options import RunOptions
 
@@ -49,9 +52,14 @@ class Journal:
         for listener in self.listeners:
             listener(step, values)
 
-    def preview(self, step: int, texts: list[str]) -> None:
-        """Write down some samples."""
-        path = self.folder / SAMPLES / f"step-{step:08}.txt"
+    def preview(self, step: int, samples: list[str] | Tensor) -> None:
+        """Write down some samples: texts, or images as one picture."""
+        if isinstance(samples, Tensor):
+            path = self.folder / SAMPLES / f"step-{step:08}.png"
+            with parents_made(path):
+                grid_png(samples, math.ceil(math.sqrt(len(samples))), path)
+            return
+        path, texts = self.folder / SAMPLES / f"step-{step:08}.txt", samples
         body = "\n".join(f"--- {number}\n{text}\n" for number, text in enumerate(texts, 1))
         with parents_made(path):
             write_whole(path, body)

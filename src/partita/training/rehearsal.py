@@ -27,7 +27,7 @@ def rehearse(recipe: Recipe) -> None:
     _check_rows(recipe)
     _check_size(recipe)
     decoder = replace(recipe.network.decoder, depth=None, width=None, heads=None)
-    sizes = {"width": 2, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
+    sizes = {"width": 4, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
     network = replace(recipe.network, **sizes, decoder=decoder)  # type: ignore[arg-type]
     small: Any = recipe.method.build(network, 2)
     if recipe.distillation.round:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from partita.errors import require
-from partita.hub.text_model import TextModel
+from partita.hub.trained import TrainedModel
 from partita.recipe import Recipe
 
 _PARTS = 6  # of a block's modulation: shift, scale and gate, for attention and for the MLP
@@ -38,7 +38,7 @@ def refuse_conditions(base: Recipe, path: str) -> None:
     require(base.network.classes == 0, "method.name", problem, "start from an mdlm without any")
 
 
-def retrofitted(recipe: Recipe, model: TextModel) -> nn.Module:
+def retrofitted(recipe: Recipe, model: TrainedModel) -> nn.Module:
     """The recipe's FlexMDM with everything that an MDLM can give it."""
     torch.manual_seed(recipe.training.seed)  # of what is new
     method = recipe.method.build(recipe.network, model.tokenizer.vocab_size)

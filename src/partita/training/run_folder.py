@@ -24,7 +24,7 @@ from partita.data.prepare import Prepared
 from partita.errors import InputError, naming, require, require_int, require_number
 from partita.files import parents_made, remove_folder, remove_partial, write_whole
 from partita.hub import checkpoints, format
-from partita.hub.parts import config
+from partita.hub.parts import config, tokenizer_files
 from partita.recipe import Recipe, differences
 from partita.training.engine import Engine
 from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics
@@ -95,7 +95,7 @@ class RunFolder:
             provenance = self.provenance | {"step": engine.step}
             contents = {
                 format.CONFIG: config(self.recipe, self.tokenizer, provenance),
-                format.TOKENIZER: self.tokenizer.describe(),
+                **tokenizer_files(self.tokenizer),
                 format.WEIGHTS: averaged,
                 format.TRAINING: training,
                 format.STATE: {

@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.options import NAMES
 from partita.data.prepare import Prepared
 from partita.data.shards import Shards
@@ -21,8 +23,10 @@ from partita.errors import naming
 from partita.evaluation.likelihood import Estimate
 from partita.evaluation.quality import corpus_entropy
 from partita.files import check_folder
+from partita.hub.image_model import ImageModel
 from partita.hub.parts import build
-from partita.hub.text_model import TextModel, load
+from partita.hub.text_model import TextModel
+from partita.hub.trained import TrainedModel, load
 from partita.methods.base import is_flexible
 from partita.provenance import environment
 from partita.recipe import Recipe
@@ -135,7 +139,7 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
         return train(engine, *rows, hooks)
 
 
-def _start(recipe: Recipe) -> TextModel | None:
+def _start(recipe: Recipe) -> TrainedModel | None:
     """The model to start from, if one is named; its weights must fit the recipe's network."""
     path = recipe.training.start_from
     if path is None:
@@ -147,11 +151,11 @@ def _start(recipe: Recipe) -> TextModel | None:
     else:
         weights = model.contents()["model.safetensors"]
         method = build(recipe, model.tokenizer, weights, Path(path))
-    return TextModel(method, model.tokenizer, recipe, model.provenance)
+    return TrainedModel(method, model.tokenizer, recipe, model.provenance)
 
 
 def _prepare(
-    recipe: Recipe, start: TextModel | None, folder: Path, world: World, watcher: Watcher
+    recipe: Recipe, start: TrainedModel | None, folder: Path, world: World, watcher: Watcher
 ) -> Prepared:
     """Tokens: the first process makes them, the others find them made.
 
@@ -215,14 +219,15 @@ def _hooks(
         better = bool(world.largest(float(world.first and bound.bits < record))[0])
         run.metrics = {"valid_bits": bound.bits, "valid_bits_error": bound.bits_error}
         run.provenance["validation"] = f"{bound.bits:.4f} ± {bound.bits_error:.4f} bits per token"
-        texts = _preview(engine, run)
+        samples = _preview(engine, run)
         if journal is not None:
             journal.record(step, run.metrics)
             journal.draw()
             watcher.validated(step, bound)
-            if texts:
-                journal.preview(step, texts)
-                watcher.previewed(step, texts)
+            if len(samples):
+                journal.preview(step, samples)
+            if isinstance(samples, list) and samples:
+                watcher.previewed(step, samples)
         return better
 
     return Hooks(
@@ -239,18 +244,21 @@ def _numbers(report: Progress) -> dict[str, float]:
     return values | {"bits": report.loss / torch.log(torch.tensor(2.0)).item()}
 
 
-def _preview(engine: Engine, run: RunFolder) -> list[str]:
-    """Some texts, drawn by the first process from the averaged weights of all."""
+def _preview(engine: Engine, run: RunFolder) -> list[str] | Tensor:
+    """Some texts or images, drawn by the first process from the averaged weights of all."""
     count = run.recipe.run.previews
     if count == 0:
         return []
     weights = engine.averaged()
-    texts: list[str] = []
+    samples: list[str] | Tensor = []
     if engine.world.first:
         method = build(run.recipe, run.tokenizer, weights, run.folder).to(engine.world.device)
-        texts = TextModel(method, run.tokenizer, run.recipe).sample(count)
+        if isinstance(run.tokenizer, ImageTokenizer):
+            samples = ImageModel(method, run.tokenizer, run.recipe).sample(count)
+        else:
+            samples = TextModel(method, run.tokenizer, run.recipe).sample(count)
     engine.world.wait()
-    return texts
+    return samples
 
 
 class _Signals:

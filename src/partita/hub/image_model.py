@@ -1,0 +1,94 @@
+"""A trained model of images: labels in, pictures out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int64, UInt8
+from torch import Tensor
+
+from partita.data.image_tokenizers import ImageTokenizer
+from partita.data.images import Images
+from partita.errors import require
+from partita.evaluation.likelihood import Estimate, nelbo
+from partita.hub.trained import TrainedModel
+from partita.samplers import Prompt, sample
+from partita.samplers.base import Step
+
+Pixels = UInt8[Tensor, "N C H W"]
+
+
+class ImageModel(TrainedModel):
+    """A method over the tokens of an image tokenizer."""
+
+    tokenizer: ImageTokenizer
+
+    def sample(
+        self,
+        count: int = 1,
+        *,
+        label: str | int | Int64[Tensor, "N"] | None = None,
+        **options: Any,
+    ) -> Pixels:
+        """Pictures that the model draws: of one class, of a class for each, or of any.
+
+        `options` go to `partita.sample`, for example `guidance=2.0, steps=16`; the recipe's
+        `sampling` section fills in the rest.
+        """
+        chosen = self.drawing(options) | {"label": self._labels(label)}
+        return self.decode(sample(self.method, count, length=self.length, **chosen))  # type: ignore[arg-type]
+
+    def infill(
+        self,
+        images: Images | Pixels,
+        known: Bool[Tensor, "H W"],
+        *,
+        label: str | int | Int64[Tensor, "N"] | None = None,
+        **options: Any,
+    ) -> Pixels:
+        """Pictures of which some places of the token grid are known, and the rest is drawn."""
+        tokens = self.tokenizer.encode(images)
+        fits = tuple(known.shape) == self.tokenizer.grid
+        problem = f"has shape {list(known.shape)}, the tokens {list(self.tokenizer.grid)}"
+        require(fits, "known", problem, "say of each token whether it is known")
+        prompt = Prompt(tokens, known.flatten().expand_as(tokens)).to(self.device)
+        chosen = self.drawing(options) | {"label": self._labels(label)}
+        return self.decode(sample(self.method, prompt=prompt, **chosen))  # type: ignore[arg-type]
+
+    def bits_per_dimension(
+        self,
+        images: Images,
+        *,
+        replicates: int = 4,
+        seed: int = 0,
+        progress: Callable[[float], None] | None = None,
+    ) -> Estimate:
+        """The bound of pictures, given their classes if the model knows classes.
+
+        It is one for each token: of each pixel's channel, where tokens are pixels.
+        """
+        classes = self.recipe.network.classes
+        return nelbo(
+            self.method,  # type: ignore[arg-type]
+            self.tokenizer.encode(images).to(self.device),
+            label=images.labels.to(self.device) if classes else None,
+            replicates=replicates,
+            seed=seed,
+            progress=progress,
+        )
+
+    def decode(self, tokens: Int64[Tensor, "N L"]) -> Pixels:
+        """Rows of tokens as pictures."""
+        return self.tokenizer.decode(tokens.cpu())
+
+    def draft(self, step: Step) -> Pixels:
+        """What a sampler has so far; what is still hidden has the first of the levels or codes."""
+        tokens = step.canvas.tokens
+        return self.decode(tokens.where(step.canvas.revealed, 0))
+
+    def _labels(self, label: str | int | Tensor | None) -> int | Tensor | None:
+        if isinstance(label, Tensor):
+            return label.to(torch.int64)
+        return self.label_number(label)

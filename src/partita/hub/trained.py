@@ -1,0 +1,154 @@
+"""What trained models of any kind of data have in common: classes, files, the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelHubMixin
+from torch import nn
+
+from partita.data.image_tokenizers import ImageTokenizer
+from partita.data.kinds import AnyTokenizer
+from partita.errors import InputError, require
+from partita.hub import format
+from partita.hub.card import model_card
+from partita.hub.find import find
+from partita.hub.parts import config, read, tokenizer_files
+from partita.recipe import Recipe
+from partita.training.distribution import choose_device
+
+_SHOWN = 12  # classes that a message names
+
+
+class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]):
+    """A method, its tokenizer and the recipe that made it.
+
+    `save_pretrained`, `from_pretrained` and `push_to_hub` work as they do for every model on the
+    Hugging Face hub; `partita.load` and `save` are the short names.
+    """
+
+    def __init__(
+        self,
+        method: nn.Module,
+        tokenizer: AnyTokenizer,
+        recipe: Recipe,
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
+        self.method, self.tokenizer, self.recipe = method.eval(), tokenizer, recipe
+        self.provenance = provenance or {}
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes that the model has learned; numbers, if nobody named them."""
+        count, named = self.recipe.network.classes, self.provenance.get("classes")
+        fits = isinstance(named, list) and len(named) == count
+        return [str(name) for name in named] if fits else [str(n) for n in range(count)]  # type: ignore[union-attr]
+
+    def label_number(self, label: str | int | None) -> int | None:
+        """A class by its name or number as the number that the network knows."""
+        if label is None:
+            return None
+        known = self.classes
+        require(bool(known), "label", "the model knows no classes", "leave it out")
+        shown = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+        if isinstance(label, int):
+            problem = f"there is no class number {label}"
+            require(0 <= label < len(known), "label", problem, f"known: {shown}")
+            return label
+        require(label in known, "label", f"unknown class {label!r}", f"known: {shown}")
+        return known.index(label)
+
+    @property
+    def length(self) -> int:
+        """The longest sequence, in tokens."""
+        return int(self.method.length)  # type: ignore[arg-type]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.method.parameters()).device
+
+    def drawing(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The recipe's `sampling` section under what is asked for; another sampler has its own."""
+        usual = self.recipe.sampling.arguments()
+        if options.get("sampler") not in (None, usual["sampler"]):
+            usual = {}
+        return usual | options
+
+    # Files ---------------------------------------------------------------------------------------
+
+    def contents(self) -> dict[str, Any]:
+        """The files of a saved model."""
+        weights = {
+            name: tensor.detach().cpu().contiguous()
+            for name, tensor in self.method.state_dict().items()
+        }
+        return {
+            format.CONFIG: config(self.recipe, self.tokenizer, self.provenance),
+            **tokenizer_files(self.tokenizer),
+            format.WEIGHTS: weights,
+        }
+
+    def card(self) -> str:
+        """The model card."""
+        parameters = sum(p.numel() for p in self.method.parameters())
+        tokens, family = self.tokenizer.vocab_size, str(self.method.family)
+        return model_card(self.recipe, tokens, parameters, self.provenance, family=family)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a folder that `partita.load` and the hub understand, complete or not at all."""
+        format.write(Path(folder), self.contents(), self.card())
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        format.write_into(save_directory, self.contents(), self.card())
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        force_download: bool = False,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        revision: str | None = None,
+        device: str = "auto",
+        **unknown: Any,
+    ) -> TrainedModel:
+        """As `partita.load`, with the hub's usual options.
+
+        The mixin's own method would read `config.json` before anything is checked.
+        """
+        for name in unknown:
+            raise InputError(name, "unknown option", "partita knows device beside the hub's own")
+        chosen = choose_device(device)
+        folder = find(
+            pretrained_model_name_or_path,
+            revision,
+            force_download=force_download,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+        )
+        return assembled(folder, chosen)
+
+
+def assembled(folder: Path, device: torch.device) -> TrainedModel:
+    """The model of a folder, of the kind of data that its tokenizer is for."""
+    from partita.hub.image_model import ImageModel
+    from partita.hub.text_model import TextModel
+
+    parts = read(folder)
+    kind = ImageModel if isinstance(parts.tokenizer, ImageTokenizer) else TextModel
+    return kind(parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance)
+
+
+def load(
+    path_or_hub_id: str | Path, *, device: str = "auto", revision: str | None = None
+) -> TrainedModel:
+    """A model from a run folder (its best checkpoint), a checkpoint, an exported folder or the hub.
+
+    Every file is checked first; nothing in them is ever run.
+    """
+    return TrainedModel.from_pretrained(path_or_hub_id, device=device, revision=revision)
