@@ -22,7 +22,7 @@ import partita
 from partita.data.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer
 from partita.errors import InputError
 from partita.files import remove_folder, remove_partial, sha256, whole_folder, write_whole
-from partita.hub import checkpoints, format
+from partita.hub import checkpoints, format, trained
 from partita.hub.find import find
 from partita.hub.text_model import TextModel, load
 from partita.methods.options import MethodOptions
@@ -147,7 +147,7 @@ def test_the_file_may_change_under_a_loaded_model(tmp_path):
 
 
 def test_names_are_exported():
-    assert partita.load is load
+    assert partita.load is trained.load
     assert partita.TextModel is TextModel
     assert partita.Recipe is Recipe
 
@@ -278,7 +278,8 @@ def test_removal(tmp_path):
 
 # Damage ------------------------------------------------------------------------------------------
 
-EVERY = (*format.KNOWN, format.MANIFEST)
+# A text's tokenizer has no tensors; those of images are damaged in tests/test_image_models.py.
+EVERY = (*(name for name in format.KNOWN if name != format.TOKENIZER_TENSORS), format.MANIFEST)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -50,7 +50,8 @@ SECONDS = 10.0
 MEMORY = 1 << 30
 WORLD = World(0, 1, torch.device("cpu"))
 CHECKPOINT = checkpoints.folder_of(Path(), 1)
-FILES = [RECIPE, *(str(CHECKPOINT / name) for name in (*format.KNOWN, format.MANIFEST))]
+KEPT = (*format.REQUIRED, format.TRAINING, format.STATE, format.MANIFEST)
+FILES = [RECIPE, *(str(CHECKPOINT / name) for name in KEPT)]
 # What has more parsers behind it is damaged more often.
 WEIGHTS = [1, 4, 2, 2, 2, 1, 1]
 

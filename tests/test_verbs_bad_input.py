@@ -517,7 +517,7 @@ OPTIONS = {  # of d3pm: what is wrong with method.options, and the message after
     ".betas linear --method.options.betas_options '{end: -3}'": ".betas_options.end: must be at l",
     ".hybrid -1": ".hybrid: must be at least 0, got -1",
     ".last_step none": ".last_step: unknown name 'none'; known: posterior, prediction",
-    ".transition gaussian --method.options.steps 1000000": ".transition: 1000000 dense matrices take too long",
+    ".transition gaussian --method.options.steps 1000000": ".transition: 1000000 dense matrices",
     ".name x": ".name: d3pm has no such choice; it takes: transition, betas, betas_options, steps",
 }
 RECIPES = {

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from partita.commands.eval import BATCH, judged, load_identified, load_judge
+from partita.commands.judging import BATCH, Identified, judged, load_identified, load_judge
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.likelihood import standard_error
@@ -125,7 +125,7 @@ def run(words: Sequence[str]) -> None:
 def _quality(
     name: str,
     model: TextModel,
-    examiner: tuple[TextModel, dict[str, str]],
+    examiner: Identified,
     steps: int,
     chosen: Options,
     bar: Progress,

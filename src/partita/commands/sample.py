@@ -6,14 +6,19 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from partita.commands.drawing import draw, report
 from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
 from partita.commands.show import animated, printable
-from partita.errors import naming, require_int, require_seed
-from partita.hub.text_model import load
+from partita.errors import naming, require, require_int, require_seed
+from partita.files import check_file
+from partita.hub.image_model import ImageModel
+from partita.hub.text_model import as_text
+from partita.hub.trained import load as load_any
 from partita.samplers.options import check_more
 
 
@@ -33,6 +38,10 @@ class Drawing:
     """Keep the most probable tokens until their mass reaches p."""
     label: str | None = None
     """The class of the texts, by name, of a model that was trained with classes."""
+    guidance: float | None = None
+    """How much stronger the label shall pull than it does by itself; 0 for as it is."""
+    guidance_schedule: str | None = None
+    """How that grows as tokens are revealed: constant, linear or cosine."""
     options: dict[str, Any] = field(default_factory=dict)
     """More options of the sampler, for example --options.counts cosine of confidence."""
     count: int = 1
@@ -58,7 +67,8 @@ class Drawing:
 
     def given(self) -> dict[str, Any]:
         """What was asked for, as arguments of `TextModel.sample`."""
-        names = ("sampler", "steps", "temperature", "top_k", "top_p", "label", "seed")
+        names = ["sampler", "steps", "temperature", "top_k", "top_p", "label", "seed"]
+        names += ["guidance", "guidance_schedule"]
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None} | self.options
 
@@ -73,23 +83,32 @@ class Options(Drawing):
     that a text may have, if the model decides on its length (flexmdm)."""
     prompt: str = ""
     """A text to go on from."""
+    out: str | None = None
+    """Images: the PNG file to draw them in, in a square (one column for each label of `each`)."""
+    gif: str | None = None
+    """Images: a GIF file that shows how they come out of their masks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.length is not None:
             require_int(self.length, "--length")
+        for flag, file in (("--out", self.out), ("--gif", self.gif)):
+            if file is not None:
+                check_file(Path(file), flag)
 
 
 def options(words: Sequence[str]) -> Options:
     """What the words ask for."""
     parser = make_parser(
         "sample",
-        "Write texts with a trained model.",
+        "Write texts with a trained model, or draw images with one of images (into --out).\n"
+        "--label each draws --count images of each class.",
         [
             "partita sample runs/notes-mdlm --count 3",
             "partita sample runs/notes-mdlm --show --sampler confidence --steps 16",
             "partita sample runs/notes-mdlm --prompt 'Once upon a time' --temperature 0.7",
             "partita sample runs/notes-mdlm --sampler blocks --length 500 --json",
+            "partita sample runs/digits-pgm --label each --count 8 --guidance 2 --out digits.png",
         ],
     )
     add_options(parser, Options, model=MODEL)
@@ -101,7 +120,14 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     console = Console(highlight=False, stderr=chosen.json)
     with naming(chosen.names()):
-        model = load(chosen.model, device=chosen.device)
+        loaded = load_any(chosen.model, device=chosen.device)
+        if isinstance(loaded, ImageModel):
+            _draw(loaded, chosen, console)
+            return
+        model = as_text(loaded, chosen.model)
+        for name in ("out", "gif"):
+            problem = "is for images, and this is a model of text"
+            require(getattr(chosen, name) is None, name, problem, "leave it out")
         shown = chosen.show and not chosen.json  # the first text is on the screen already
         with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
             texts = model.sample(
@@ -112,6 +138,16 @@ def run(words: Sequence[str]) -> None:
                 **chosen.given(),
             )
     print_texts(console, texts[1:] if shown else texts, chosen.json)
+
+
+def _draw(model: ImageModel, chosen: Options, console: Console) -> None:
+    """The same for images."""
+    for name in ("prompt", "length", "show"):
+        problem, remedy = "is for text, and this is a model of images", "leave it out; see --gif"
+        require(not getattr(chosen, name), name, problem, remedy)
+    options = {name: value for name, value in chosen.given().items() if name != "label"}
+    facts = draw(model, chosen.count, chosen.label, options, out=chosen.out, gif=chosen.gif)
+    report(console, facts, chosen.json)
 
 
 def print_texts(console: Console, texts: list[str], as_json: bool) -> None:

@@ -157,7 +157,12 @@ def load(
 ) -> TextModel:
     """A model of text, from wherever `TrainedModel.from_pretrained` finds one."""
     model = TextModel.from_pretrained(path_or_hub_id, device=device, revision=revision)
+    return as_text(model, path_or_hub_id)
+
+
+def as_text(model: TrainedModel, name: str | Path) -> TextModel:
+    """A model of text; one of images is refused."""
     if not isinstance(model, TextModel):
-        remedy = "use partita sample, eval or infill, which know images"
-        raise InputError("model", f"{path_or_hub_id} is a model of images", remedy)
+        remedy = "partita sample, infill and eval know images"
+        raise InputError("model", f"{name} is a model of images", remedy)
     return model

@@ -1,0 +1,115 @@
+"""`partita eval` of a model of images: bits per dimension, and quality of what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.progress import Progress
+from rich.table import Table
+
+from partita.data.images import ImageOptions, Images, read_images
+from partita.errors import naming
+from partita.evaluation.image_quality import find_classifier, image_quality, unigram_bits
+from partita.hub.image_model import ImageModel
+
+if TYPE_CHECKING:
+    from partita.commands.eval import Options
+
+_NAMES = {"path": "file", "split": "file", "folder": "--classifier", "model": "--classifier"}
+
+
+def prepared(model: ImageModel, chosen: Options) -> Callable[[Progress], dict[str, Any]]:
+    """The work, after everything that it needs has been found."""
+    name = chosen.file or model.recipe.data.path
+    with naming(_NAMES):
+        test = _read(model, name, "test")
+        train = _read(model, name, "train") if chosen.samples else None
+    if chosen.limit is not None:
+        test = test.select(torch.arange(min(chosen.limit, len(test))))
+
+    def work(bar: Progress) -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        if chosen.file is not None:
+            results["likelihood"] = _likelihood(model, test, name, chosen, bar)
+        if train is not None:
+            results["samples"] = _samples(model, train, test, name, chosen, bar)
+        return results
+
+    return work
+
+
+def _samples(
+    model: ImageModel, train: Images, test: Images, name: str, chosen: Options, bar: Progress
+) -> dict[str, Any]:
+    task = bar.add_task("samples", total=chosen.samples)
+    with naming(_NAMES):
+        judge = find_classifier(
+            chosen.classifier,
+            train,
+            Path(name).name,
+            lambda text: bar.update(task, description=text),
+        )
+    bar.update(task, description="samples")
+    found = image_quality(
+        model,
+        judge,
+        train,
+        test,
+        chosen.samples,
+        lambda done: bar.update(task, completed=done),
+        seed=chosen.seed,
+        **chosen.drawing(),
+    )
+    return asdict(found)
+
+
+def _read(model: ImageModel, name: str, split: str) -> Images:
+    data = model.recipe.data
+    return read_images(name, ImageOptions(split=split, size=data.size, colour=data.colour))
+
+
+def _likelihood(
+    model: ImageModel, test: Images, name: str, chosen: Options, bar: Progress
+) -> dict[str, Any]:
+    task = bar.add_task("likelihood", total=1.0)
+    bound = model.bits_per_dimension(
+        test,
+        replicates=chosen.replicates,
+        seed=chosen.seed,
+        progress=lambda share: bar.update(task, completed=share),
+    )
+    tokens = model.tokenizer.encode(test)
+    return {
+        "file": name,
+        "images": len(test),
+        "tokens": bound.tokens,
+        "given_the_class": model.recipe.network.classes > 0,
+        "bits_per_dimension": bound.bits,
+        "bits_per_dimension_error": bound.bits_error,
+        "independent_pixels": unigram_bits(tokens, model.tokenizer.vocab_size),
+    }
+
+
+def table(results: dict[str, Any]) -> Table:
+    """The numbers for people."""
+    shown = Table("", "", show_header=False)
+    likelihood, samples = results.get("likelihood"), results.get("samples")
+    if likelihood:
+        bits, error = likelihood["bits_per_dimension"], likelihood["bits_per_dimension_error"]
+        shown.add_row("[bold]likelihood[/]", f"{likelihood['file']}, {likelihood['images']} images")
+        shown.add_row("bits per dimension, at most", f"{bits:.4f} ± {error:.4f}")
+        shown.add_row("bits of independent pixels", f"{likelihood['independent_pixels']:.4f}")
+    if samples:
+        shown.add_row("[bold]samples[/]", f"{samples['count']} images")
+        shown.add_row("by the", samples["classifier"])
+        if samples["accuracy"] is not None:
+            shown.add_row("taken for their class", f"{samples['accuracy']:.1%}")
+        shown.add_row("held-out images are", f"{samples['classifier_accuracy']:.1%}")
+        shown.add_row("Fréchet distance (its features)", f"{samples['frechet']:.4g}")
+        shown.add_row("of as many training images", f"{samples['frechet_data']:.4g}")
+        shown.add_row("images/s", f"{samples['images_per_second']:.1f}")
+    return shown

@@ -1,0 +1,169 @@
+"""`partita eval` of a model of text: its bound on a file, and quality of what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.progress import Progress
+from rich.table import Table
+
+from partita.commands.judging import BATCH, Identified, judged, load_judge
+from partita.data.documents import Corpus
+from partita.data.hugging_face import PREFIX
+from partita.data.prepare import cache_key
+from partita.errors import InputError, naming, require
+from partita.evaluation.likelihood import nelbo
+from partita.evaluation.quality import WordList, distinct, share_of_known_words, unigram_entropy
+from partita.evaluation.texts import corpus_rows, whole_rows
+from partita.hub.text_model import TextModel
+from partita.methods import AR
+
+if TYPE_CHECKING:
+    from partita.commands.eval import Options
+
+_NO_WORDS = "the training text is not here; name one with --words"
+
+
+def prepared(model: TextModel, chosen: Options) -> Callable[[Progress], dict[str, Any]]:
+    """The work, after everything that it needs has been found."""
+    examiner = None if chosen.judge is None else load_judge(chosen.judge, chosen.device)
+    corpus, known = _corpus(model, chosen), _words(model, chosen)
+
+    def work(bar: Progress) -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        if corpus is not None:
+            results["likelihood"] = _likelihood(model, corpus, chosen, bar)
+        if chosen.samples:
+            results["samples"] = _samples(model, examiner, known, chosen, bar)
+        return results
+
+    return work
+
+
+def _corpus(model: TextModel, chosen: Options) -> Corpus | None:
+    """The text to measure the likelihood of, read as the model's own was."""
+    data = model.recipe.data
+    with naming({"path": "file"}):
+        if chosen.file is None:
+            return None
+        return Corpus(chosen.file, data.field, data.documents, data.label)
+
+
+def _likelihood(model: TextModel, corpus: Corpus, chosen: Options, bar: Progress) -> dict[str, Any]:
+    """The bound of a file (exact for an autoregressive model)."""
+    data = model.recipe.data
+    apart = data.rows == "padded" or data.document_attention
+    skip = data.longer == "skip"
+    rows = partial(whole_rows, skip=skip) if model.flexible else partial(corpus_rows, apart=apart)
+    with naming({"path": "file", "field": "file", "text": "file", "label": "file"}):
+        tokens, real, characters, named = rows(
+            corpus, model.tokenizer, model.length, limit=chosen.limit
+        )
+        labels = None
+        if corpus.label is not None:
+            labels = torch.tensor([model.label_number(name) for name in named])
+    task = bar.add_task("likelihood", total=1.0)
+    bound = nelbo(
+        model.method,  # type: ignore[arg-type]
+        tokens.to(model.device),
+        valid=real.to(model.device),
+        label=labels,
+        replicates=chosen.replicates,
+        seed=chosen.seed,
+        progress=lambda share: bar.update(task, completed=share),
+    )
+    per_character = bound.tokens / characters
+    return {
+        "file": chosen.file,
+        **({} if labels is None else {"given_the_class": True}),
+        "exact": isinstance(model.method, AR),
+        "tokens": bound.tokens,
+        "characters": characters,
+        "bits_per_character": bound.bits * per_character,
+        "bits_per_character_error": bound.bits_error * per_character,
+        "bits_per_token": bound.bits,
+        "bits_per_token_error": bound.bits_error,
+        "perplexity": bound.perplexity,
+        "perplexity_error": bound.perplexity_error,
+    }
+
+
+def _samples(
+    model: TextModel,
+    examiner: Identified | None,
+    words: WordList | None,
+    chosen: Options,
+    bar: Progress,
+) -> dict[str, Any]:
+    """Texts of the model's own sampling section, and what can be said of them."""
+    task = bar.add_task("samples", total=chosen.samples)
+    texts: list[str] = []
+    for first in range(0, chosen.samples, BATCH):
+        count = min(BATCH, chosen.samples - first)
+        texts += model.sample(count, seed=chosen.seed, first=first, **chosen.drawing())
+        bar.update(task, completed=len(texts))
+    ids = [model.tokenizer.encode(text) for text in texts]
+    results: dict[str, Any] = {
+        "count": len(texts),
+        "unigram_entropy_bits": unigram_entropy(ids),
+        **{f"distinct_{n}": distinct(ids, n) for n in (1, 2, 3)},
+    }
+    if words is not None:
+        cut = not model.flexible  # windows of a long text begin and end anywhere
+        results["known_words"] = share_of_known_words(texts, words, cut_ends=cut)
+    if examiner is not None:
+        results["judge"] = judged(*examiner, texts)
+    return results
+
+
+def _training_text(model: TextModel) -> Corpus:
+    """The text that the model was trained on, if the file that has its name still is that text."""
+    corpus, options = model.recipe.data.corpus(), model.recipe.tokenizer
+    key = cache_key(corpus, options.preparation(model.recipe.data))
+    require(key == model.provenance.get("tokens"), "--words", "the training text is not here")
+    return corpus
+
+
+def _words(model: TextModel, chosen: Options) -> WordList | None:
+    """The words of a text: the one that is named, or that of the training if it is still there."""
+    if chosen.samples == 0:
+        return None
+    data = model.recipe.data
+    if chosen.words is None:
+        if data.path and not data.path.startswith(PREFIX):
+            with suppress(InputError):
+                return WordList.of_corpus(_training_text(model))
+        return None
+    with naming({"path": "--words", "field": "--words"}):
+        words = WordList.of_corpus(Corpus(chosen.words, data.field, "paragraph"))
+    require(len(words) > 0, "--words", f"{chosen.words} holds no words", "name another text")
+    return words
+
+
+def table(results: dict[str, Any]) -> Table:
+    """The numbers for people."""
+    shown = Table("", "", show_header=False)
+    likelihood, samples = results.get("likelihood"), results.get("samples")
+    if likelihood:
+        what = "exact" if likelihood["exact"] else "at most"
+        shown.add_row("[bold]likelihood[/]", f"{likelihood['file']} ({what})")
+        for key in ("bits_per_character", "bits_per_token", "perplexity"):
+            name = f"{key.replace('_', ' ')}"
+            shown.add_row(name, f"{likelihood[key]:.4f} ± {likelihood[f'{key}_error']:.4f}")
+    if samples:
+        shown.add_row("[bold]samples[/]", f"{samples['count']} texts")
+        for key in ("unigram_entropy_bits", "distinct_1", "distinct_2", "distinct_3"):
+            shown.add_row(key.replace("_", " "), f"{samples[key]:.4f}")
+        known = f"{samples['known_words']:.1%}" if "known_words" in samples else _NO_WORDS
+        shown.add_row("known words", known)
+        if "judge" in samples:
+            verdict = samples["judge"]
+            shown.add_row("[bold]judge[/]", f"{verdict['path']} ({verdict['sha256'][:12]})")
+            for key in ("perplexity", "bits_per_character"):
+                spread = f"{verdict[key]:.4f} ± {verdict[f'{key}_error']:.4f}"
+                shown.add_row(f"judge's {key.replace('_', ' ')}", spread)
+    return shown

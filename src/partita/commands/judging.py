@@ -1,0 +1,57 @@
+"""Models as verbs load them: which one it is, whether it is one of text, whether it may judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from partita.errors import naming, require
+from partita.evaluation.quality import judge
+from partita.hub import format, trained
+from partita.hub.find import find
+from partita.hub.text_model import TextModel, as_text
+from partita.hub.trained import TrainedModel
+from partita.methods import AR
+
+BATCH = 32  # texts drawn at a time
+Identified = tuple[TextModel, dict[str, str]]
+
+
+def load_any(name: str, device: str) -> tuple[TrainedModel, dict[str, str]]:
+    """A model, and which one it is."""
+    folder = find(name)
+    checksum = format.verify(folder)[format.WEIGHTS]
+    return trained.load(folder, device=device), {"path": str(folder), "sha256": checksum}
+
+
+def load_identified(name: str, device: str) -> Identified:
+    """A model of text, and which one it is."""
+    model, identity = load_any(name, device)
+    return as_text(model, name), identity
+
+
+def load_judge(name: str, device: str) -> Identified:
+    """An autoregressive model, and which one it is."""
+    with naming({"model": "--judge"}):
+        model, identity = load_identified(name, device)
+    require(
+        isinstance(model.method, AR),
+        "--judge",
+        f"{name} is no autoregressive model",
+        "train one with --method.name ar",
+    )
+    return model, identity
+
+
+def judged(model: TextModel, identity: dict[str, str], texts: list[str]) -> dict[str, Any]:
+    """What an autoregressive model says of some texts."""
+    with torch.no_grad(), naming({"text": "--judge", "texts": "--judge"}):
+        verdict = judge(model.method, model.tokenizer, texts)  # type: ignore[arg-type]
+    return identity | {
+        "perplexity": verdict.perplexity,
+        "perplexity_error": verdict.perplexity_error,
+        "bits_per_character": verdict.bits_per_character,
+        "bits_per_character_error": verdict.bits_per_character_error,
+        "tokens": verdict.tokens,
+    }

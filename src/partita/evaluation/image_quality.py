@@ -1,0 +1,102 @@
+"""Quality of generated images: are they of their class, and are they like the data's?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from partita.data.images import Images
+from partita.evaluation.classifier import ImageClassifier, train_classifier
+from partita.evaluation.frechet import frechet_distance
+from partita.hub import checkpoints
+from partita.hub.image_model import ImageModel
+
+BATCH = 100  # images drawn at a time
+
+
+@dataclass(frozen=True)
+class ImageQuality:
+    """What a classifier, trained on the data set itself, says of generated images."""
+
+    count: int
+    accuracy: float | None
+    """Share of the images that are taken for their label; none if they have no label."""
+    classifier: str
+    classifier_accuracy: float
+    """The same of held-out images of the data."""
+    frechet: float
+    """Fréchet distance to the held-out images, by the classifier's features."""
+    frechet_data: float
+    """The same of as many images that the model was trained on: what chance leaves."""
+    images_per_second: float
+
+
+def find_classifier(
+    folder: str | None, train: Images, data: str, progress: Callable[[str], None]
+) -> ImageClassifier:
+    """The classifier of a folder; one that is not there is trained, and kept there."""
+    if folder is not None and checkpoints.is_model(Path(folder)):
+        return ImageClassifier.load(folder)
+    progress("training a classifier")
+    made = train_classifier(train, data)
+    if folder is not None:
+        made.save(folder)
+    return made
+
+
+def image_quality(
+    model: ImageModel,
+    classifier: ImageClassifier,
+    train: Images,
+    test: Images,
+    count: int,
+    progress: Callable[[int], None],
+    **options: Any,
+) -> ImageQuality:
+    """Draw images, as many of each class as of any other, and look at them."""
+    labels = _labels(model, count)
+    drawn: list[Tensor] = []
+    began = time.monotonic()
+    for first in range(0, count, BATCH):
+        few = min(BATCH, count - first)
+        told = None if labels is None else labels[first : first + few]
+        drawn.append(model.sample(few, label=told, first=first, **options))
+        progress(first + few)
+    seconds, pixels = time.monotonic() - began, torch.cat(drawn)
+    some = train.select(torch.randperm(len(train), generator=_fixed())[:count])
+    return ImageQuality(
+        count=count,
+        accuracy=None if labels is None else classifier.accuracy(pixels, labels),
+        classifier=classifier.name,
+        classifier_accuracy=classifier.accuracy(test),
+        frechet=frechet_distance(classifier, pixels, test).distance,
+        frechet_data=frechet_distance(classifier, some, test).distance,
+        images_per_second=count / seconds,
+    )
+
+
+def _labels(model: ImageModel, count: int) -> Int64[Tensor, "N"] | None:
+    classes = model.recipe.network.classes
+    return torch.arange(count) % classes if classes else None
+
+
+def _fixed() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def unigram_bits(images: Int64[Tensor, "N L"], vocabulary: int) -> float:
+    """Entropy of single tokens, each place by itself: what independent pixels need at least.
+
+    It is that of the images themselves, not of a model that was learned from others.
+    """
+    counts = torch.zeros(images.shape[1], vocabulary, dtype=torch.float64)
+    counts.scatter_add_(1, images.T, torch.ones_like(images.T, dtype=torch.float64))
+    shares = counts / len(images)
+    return float(-torch.special.xlogy(shares, shares).sum(1).mean() / torch.log(torch.tensor(2.0)))
