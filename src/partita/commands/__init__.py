@@ -17,10 +17,11 @@ from partita.errors import InputError
 # verb: what it does. The verb's module has `run(words)`, which returns an exit code.
 VERBS = {
     "demo": "train a small model for a minute and watch it fill in text",
-    "train": "train on your own text; the same command again goes on where it stopped",
+    "train": "train on your own text or images; the same command again goes on where it stopped",
     "distill": "a student that needs fewer sampling steps than its teacher",
-    "sample": "write texts with a trained model (--show to watch)",
-    "infill": "fill in the blanks of a text",
+    "vq": "train a tokenizer for images: pixels to codes",
+    "sample": "write texts or draw images with a trained model (--show to watch)",
+    "infill": "fill in the blanks of a text, or a part of an image",
     "score": "how many bits a model needs for given texts",
     "eval": "likelihood of a file, and quality of what a model writes",
     "compare": "quality of models against the number of sampling steps, with a picture",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,29 @@ from jaxtyping import Int64, UInt8
 from rich.console import Console
 from torch import Tensor
 
-from partita.errors import require
+from partita.data.images import ImageOptions, read_images
+from partita.data.images.decoding import decode
+from partita.data.reading import reading
+from partita.errors import naming, require
 from partita.evaluation.pictures import grid_png, unmasking_gif
 from partita.hub.image_model import ImageModel
 from partita.samplers import Step
 
+Cut = Callable[[int, int], tuple[slice, slice]]
+ALL = slice(None)
+PARTS: dict[str, Cut] = {
+    "left": lambda _, columns: (ALL, slice(columns // 2)),
+    "right": lambda _, columns: (ALL, slice(columns // 2, None)),
+    "top": lambda rows, _: (slice(rows // 2), ALL),
+    "bottom": lambda rows, _: (slice(rows // 2, None), ALL),
+    "middle": lambda rows, columns: (
+        slice(rows // 4, rows - rows // 4),
+        slice(columns // 4, columns - columns // 4),
+    ),
+}
+"""Parts of a grid that can be hidden."""
+HIDDEN = 128  # the grey of what is hidden
+FILLED = "filled.png"
 EACH = "each"  # in place of a label: all of them
 PICTURE = "samples.png"
 FRAMES = 40  # of an animation, at most
@@ -55,6 +73,49 @@ def _labels(
     number = model.label_number(label)
     labels = None if number is None else torch.full((count,), number)
     return labels, math.ceil(math.sqrt(count))
+
+
+def fill_in(
+    model: ImageModel,
+    picture: str,
+    part: str,
+    count: int,
+    options: Mapping[str, Any],
+    *,
+    out: str | None,
+) -> dict[str, Any]:
+    """Draw a part of a picture anew, `count` times; what was written."""
+    original = _picture(model, picture)
+    rows, columns = model.tokenizer.grid
+    hidden = torch.zeros(rows, columns, dtype=torch.bool)
+    hidden[PARTS[part](rows, columns)] = True
+    filled = model.infill(original.expand(count, -1, -1, -1), ~hidden, **options)
+    height, width = original.shape[2:]
+    places = hidden.repeat_interleave(height // rows, 0)
+    covered = places.repeat_interleave(max(width // columns, 1), 1)
+    covered = covered[:, :: covered.shape[1] // width]  # channels of a pixel stand side by side
+    shown = original.masked_fill(covered, HIDDEN)
+    place = Path(out or FILLED)
+    pictures = torch.cat([original, shown, filled])
+    grid_png(pictures, math.ceil(math.sqrt(len(pictures))), place)
+    return {"out": str(place), "images": count}
+
+
+def _picture(model: ImageModel, name: str) -> UInt8[Tensor, "1 C H W"]:
+    """A picture of a file, or, by its number, of the test images of the model's set."""
+    data = model.recipe.data
+    if name.isdecimal():
+        how = ImageOptions(split="test", size=data.size, colour=data.colour)
+        with naming({"path": "text"}):
+            images = read_images(data.path, how)
+        last = len(images) - 1
+        require(int(name) <= last, "text", f"there is no test image {name}", f"0 to {last} exist")
+        return images.bytes()[int(name)][None]
+    with reading(Path(name), "text"):
+        content = Path(name).read_bytes()
+    with naming({"path": "text"}):
+        pixels = decode(content, name, data.size, data.colour)
+    return torch.from_numpy(pixels)[None]
 
 
 class Film:

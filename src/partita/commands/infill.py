@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
+from partita.commands.drawing import PARTS, fill_in, report
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.sample import Drawing, print_texts
 from partita.commands.show import animated
 from partita.errors import naming, require, require_int
-from partita.hub.text_model import load
+from partita.files import check_file
+from partita.hub.image_model import ImageModel
+from partita.hub.text_model import as_text
+from partita.hub.trained import load as load_any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +26,10 @@ class Options(Drawing):
 
     model: str
     text: str
+    hide: str | None = None
+    """Images: the part that is drawn anew: left, right, top, bottom or middle."""
+    out: str | None = None
+    """Images: the PNG file to draw them in; filled.png unless given."""
     blank_tokens: int | None = None
     """Tokens of every blank that does not say its own number."""
     flexible: bool = False
@@ -34,6 +43,11 @@ class Options(Drawing):
             require_int(self.length, "--length")
             problem = "blanks of given sizes leave nothing to say about the length"
             require(self.flexible, "--length", problem, "leave it out, or give --flexible")
+        if self.hide is not None:
+            known = f"known: {', '.join(PARTS)}"
+            require(self.hide in PARTS, "--hide", f"unknown name {self.hide!r}", known)
+        if self.out is not None:
+            check_file(Path(self.out), "--out")
 
 
 def options(words: Sequence[str]) -> Options:
@@ -43,6 +57,8 @@ def options(words: Sequence[str]) -> Options:
         "Fill in the blanks of a text. What stands around them is never changed (but where words\n"
         "begin with their spaces, as in bpe, a blank takes the space before it along).\n"
         "A run of two or more underscores is a blank of that many tokens, __12__ one of twelve.\n"
+        "Of a model of images: draw a part of a picture anew (--hide). The picture is a file, or\n"
+        "the number of a test image; --out has it, then without the part, then the results.\n"
         "With --flexible a run of underscores stands for any number of tokens, also none; __12__\n"
         "still is a blank of twelve.",
         [
@@ -50,9 +66,10 @@ def options(words: Sequence[str]) -> Options:
             "partita infill runs/notes-mdlm 'The __8__ of __6__ is Paris.' --count 3",
             "partita infill runs/notes-mdlm 'The ____ is Paris.' --blank_tokens 2 --json",
             "partita infill runs/notes-flexmdm 'The ____ is Paris.' --flexible",
+            "partita infill runs/digits-pgm 5 --hide right --count 8 --out halves.png",
         ],
     )
-    add_options(parser, Options, model=MODEL, text="a text with blanks")
+    add_options(parser, Options, model=MODEL, text="a text with blanks, or a picture")
     return parse(parser, words, Options)
 
 
@@ -61,7 +78,14 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     console = Console(highlight=False, stderr=chosen.json)
     with naming(chosen.names() | {"prompt": "text"}):
-        model = load(chosen.model, device=chosen.device)
+        loaded = load_any(chosen.model, device=chosen.device)
+        if isinstance(loaded, ImageModel):
+            _draw(loaded, chosen, console)
+            return
+        model = as_text(loaded, chosen.model)
+        for name in ("hide", "out"):
+            problem = "is for images, and this is a model of text"
+            require(getattr(chosen, name) is None, name, problem, "leave it out")
         shown = chosen.show and not chosen.json  # the first text is on the screen already
         with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
             texts = model.infill(
@@ -74,3 +98,14 @@ def run(words: Sequence[str]) -> None:
                 **chosen.given(),
             )
     print_texts(console, texts[1:] if shown else texts, chosen.json)
+
+
+def _draw(model: ImageModel, chosen: Options, console: Console) -> None:
+    """The same for images."""
+    for name in ("blank_tokens", "flexible", "length", "show"):
+        problem = "is for text, and this is a model of images"
+        require(not getattr(chosen, name), name, problem, "leave it out")
+    part = chosen.hide or ""
+    require(bool(part), "hide", "must be given", f"say which part: {', '.join(PARTS)}")
+    facts = fill_in(model, chosen.text, part, chosen.count, chosen.given(), out=chosen.out)
+    report(console, facts, chosen.json)

@@ -1,0 +1,105 @@
+"""`partita vq`: a tokenizer for images, trained on a set of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.data.images import ImageOptions, read_images
+from partita.errors import naming, require
+from partita.evaluation.pictures import grid_png
+from partita.files import check_folder
+from partita.hub.image_tokenizers import save_image_tokenizer
+from partita.provenance import environment
+from partita.training.distribution import choose_device
+from partita.training.vq import VQOptions, VQProgress, measure_vq, train_vq
+
+SHOWN = 16  # images beside their reconstructions
+PICTURE = "reconstructions.png"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Training a tokenizer."""
+
+    images: str
+    out: str
+    size: int | None = None
+    """Rows and columns of an image; the shorter side is resized to it."""
+    colour: bool | None = None
+    """Three channels, or one; as the files have it unless given."""
+    vq: VQOptions = field(default_factory=VQOptions)
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "vq",
+        "Train a VQ tokenizer: images become grids of codes, each of which stands for a square of\n"
+        "pixels. The folder is then a tokenizer: partita train IMAGES --tokenizer.name FOLDER.\n"
+        f"{PICTURE} beside it shows test images (above) and what is left of them (below).",
+        [
+            "partita vq mnist/ vq-mnist --vq.network.factor 2 --vq.network.codes 128",
+            "partita vq cifar10.tar.xz vq-cifar --vq.network.quantiser fsq --vq.steps 5000",
+            "partita vq digits vq-digits --vq.steps 200 --vq.network.codes 64",
+        ],
+    )
+    place = "the folder to write; it must not exist yet"
+    add_options(parser, Options, images="a set of images, as partita train takes it", out=place)
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Read, train, measure, save."""
+    chosen = options(words)
+    out = Path(chosen.out)
+    require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
+    check_folder(out.parent, "out")
+    inside = {name: f"vq.{name}" for name in vars(chosen.vq)}
+    with naming({**flags_of(Options, "images", "out"), **inside, "path": "images"}):
+        how = {"size": chosen.size, "colour": chosen.colour}
+        train, test = (
+            read_images(chosen.images, ImageOptions(split=split, **how))  # type: ignore[arg-type]
+            for split in ("train", "test")
+        )
+        console = Console(highlight=False)
+        with _bar(console) as bar:
+            task = bar.add_task("", total=chosen.vq.steps, numbers="")
+
+            def seen(report: VQProgress) -> None:
+                quality = report.quality
+                numbers = f"error {quality.error:.5f}  codes {quality.used} of {quality.size}"
+                bar.update(task, completed=report.step, numbers=numbers)
+
+            tokenizer = train_vq(train, chosen.vq, seen)
+    quality = measure_vq(tokenizer, test)
+    facts = {"images": chosen.images, "error": quality.error, "perplexity": quality.perplexity}
+    device = choose_device(chosen.vq.device)
+    save_image_tokenizer(tokenizer, out, facts | environment(device))
+    some = test.bytes()[:SHOWN]
+    shown = [some, tokenizer.decode(tokenizer.encode(some).cpu())]
+    picture = out.with_name(f"{out.name}-{PICTURE}")
+    grid_png(torch.cat(shown), len(some), picture)
+    console.print(
+        f"{out}: {quality.used} of {quality.size} codes used, perplexity "
+        f"{quality.perplexity:.1f}, mean squared error {quality.error:.5f} on {len(test)} test "
+        f"images (pixels from 0 to 1)\n{picture}: test images, and what is left of them",
+        soft_wrap=True,
+    )
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("step {task.completed:.0f}"),
+        BarColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
