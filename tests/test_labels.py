@@ -95,13 +95,13 @@ def test_labels_are_dropped_now_and_then_alike_on_any_number_of_processes(tmp_pa
     config = TransformerConfig(vocab_size=257, length=12, width=8, depth=1, heads=2, classes=2)
     objective = Objective(MDLM(Transformer(config)), label_dropout=0.3)
     batch = order.batch(0)
-    shown = objective._some_labels(batch, Noise(0, batch.rows), 5)
+    shown = objective._labels(batch, Noise(0, batch.rows), 5, whole=False)
     assert set(shown.tolist()) == {0, 1, 2}
     assert bool(((shown == batch.label) | (shown == 2)).all())
     half = order.batch(0, slice(32, 64))
-    assert torch.equal(shown[32:], objective._some_labels(half, Noise(0, half.rows), 5))
+    assert torch.equal(shown[32:], objective._labels(half, Noise(0, half.rows), 5, whole=False))
     share = [
-        (objective._some_labels(batch, Noise(0, batch.rows), step) == 2).float().mean()
+        (objective._labels(batch, Noise(0, batch.rows), step, whole=False) == 2).float().mean()
         for step in range(60)
     ]
     assert float(torch.stack(share).mean()) == pytest.approx(0.3, abs=0.02)

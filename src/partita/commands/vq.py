@@ -17,12 +17,16 @@ from partita.errors import naming, require
 from partita.evaluation.pictures import grid_png
 from partita.files import check_folder
 from partita.hub.image_tokenizers import save_image_tokenizer
+from partita.networks.vq import VQConfig
 from partita.provenance import environment
 from partita.training.distribution import choose_device
 from partita.training.vq import VQOptions, VQProgress, measure_vq, train_vq
 
 SHOWN = 16  # images beside their reconstructions
 PICTURE = "reconstructions.png"
+# What a tokenizer's options are called here.
+_INSIDE = {name: f"vq.{name}" for name in vars(VQOptions())}
+_INSIDE |= {name: f"vq.network.{name}" for name in vars(VQConfig())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,8 @@ def options(words: Sequence[str]) -> Options:
     )
     place = "the folder to write; it must not exist yet"
     add_options(parser, Options, images="a set of images, as partita train takes it", out=place)
-    return parse(parser, words, Options)
+    with naming(_INSIDE):
+        return parse(parser, words, Options)
 
 
 def run(words: Sequence[str]) -> None:
@@ -62,8 +67,7 @@ def run(words: Sequence[str]) -> None:
     out = Path(chosen.out)
     require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
     check_folder(out.parent, "out")
-    inside = {name: f"vq.{name}" for name in vars(chosen.vq)}
-    with naming({**flags_of(Options, "images", "out"), **inside, "path": "images"}):
+    with naming({**_INSIDE, **flags_of(Options, "images", "out"), "path": "images"}):
         how = {"size": chosen.size, "colour": chosen.colour}
         train, test = (
             read_images(chosen.images, ImageOptions(split=split, **how))  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ class Objective(nn.Module):
         With `bound`, nats are weighed as a bound's. What is differentiated may have more to it.
         """
         method, law = self.method, dict[str, Any]()
-        label = batch.label if bound else self._some_labels(batch, noise, step)
+        label = self._labels(batch, noise, step, whole=bound)
         if bound and self.lesson is None and isinstance(method, MaskedMethod):
             law["law"] = method.bound_law
         loss: Loss = (self.lesson or method.loss)(  # type: ignore[operator]
@@ -105,14 +105,20 @@ class Objective(nn.Module):
         )
         return loss.objective * loss.tokens, loss.per_token.sum().detach()
 
-    def _some_labels(self, batch: Batch, noise: Noise, step: int) -> Tensor | None:
-        """The labels of a batch; some are hidden behind the number after the last class."""
-        if batch.label is None:
+    def _labels(self, batch: Batch, noise: Noise, step: int, *, whole: bool) -> Tensor | None:
+        """The labels of a batch, if the network reads any.
+
+        Unless all are wanted, some are hidden behind the number after the last class.
+        """
+        config = getattr(getattr(self.method, "network", None), "config", None)
+        nobody = getattr(config, "classes", 0)
+        if batch.label is None or not nobody:
             return None
-        nobody = self.method.network.config.classes  # type: ignore[union-attr]
+        if whole:
+            return batch.label
         place = torch.zeros(1, 1, dtype=torch.int64, device=batch.label.device)
         hidden = noise.uniform(Purpose.LABEL, step, place)[:, 0] < self.label_dropout
-        return batch.label.masked_fill(hidden, nobody)  # type: ignore[arg-type]
+        return batch.label.masked_fill(hidden, nobody)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,191 @@
+"""Images by the same commands as text: train, sample, infill, eval, vq; and what they refuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import partita
+from partita.commands import main
+from partita.data.image_sets import ImageSet, Whole, prepare_images
+from partita.data.images import ImageOptions, read_images
+from partita.errors import InputError
+from partita.hub import checkpoints, format
+from partita.hub.find import find
+from partita.hub.image_model import ImageModel
+
+SIZES = "--network.width 32 --network.depth 2 --network.heads 2"
+GRID = "--network.length 64 --network.grid 8"
+PACE = "--training.steps 8 --training.batch_size 16 --run.validate_every 4 --run.previews 4"
+TRAIN = f"train digits --tokenizer.name pixels {SIZES} {GRID} {PACE} --run.device cpu"
+
+
+def do(words):
+    """A verb in this process; its exit code."""
+    return main(words.split())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with models of digits: a PGM and a MaskGIT with classes, an MDLM over codes."""
+    folder = tmp_path_factory.mktemp("images")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        labelled = f"{TRAIN} --network.classes 10"
+        assert do(f"{labelled} --method.name pgm --network.registers 1 --out pgm") == 0
+        assert do(f"{labelled} --method.name maskgit --out maskgit") == 0
+        vq = "vq digits vq --vq.steps 20 --vq.network.width 16 --vq.network.codes 32"
+        assert do(f"{vq} --vq.device cpu") == 0
+        codes = TRAIN.replace("pixels", "vq").replace(GRID, "--network.length 16 --network.grid 4")
+        assert do(f"{codes} --method.name mdlm --out codes") == 0
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.mark.parametrize("name", ["pgm", "maskgit", "codes"])
+def test_a_run_leaves_pictures_and_a_model_that_draws(here, name):
+    assert sorted(path.name for path in (here / name / "samples").iterdir()) == [
+        "step-00000004.png",
+        "step-00000008.png",
+    ]
+    model = partita.load(name, device="cpu")
+    assert isinstance(model, ImageModel)
+    pixels = model.sample(3, steps=8, seed=1)
+    assert (pixels.shape, pixels.dtype) == ((3, 1, 8, 8), torch.uint8)
+    assert torch.equal(pixels[1:], model.sample(2, steps=8, seed=1, first=1))
+
+
+def test_rows_are_images_with_their_classes(tmp_path):
+    images = ImageSet("digits", ImageOptions(), valid=0.1)
+    prepared = prepare_images(images, tmp_path, "pixels", None)
+    data = read_images("digits")
+    assert prepared.train.classes == list("0123456789")
+    assert len(prepared.train.ends) + len(prepared.valid.ends) == len(data)
+    assert len(prepared.valid.ends) == pytest.approx(0.1 * len(data), abs=1)
+    rows = Whole(prepared.train, 64)
+    tokens, valid, ends = rows.read(rows.spans(torch.tensor([0, 5]), torch.zeros(2), 0))
+    assert (valid, ends) == (None, None)
+    where = [int((data.pixels.flatten(1) == row).all(1).nonzero()[0]) for row in tokens]
+    assert prepared.train.labels[[0, 5]].tolist() == data.labels[where].tolist()
+    again = prepare_images(images, tmp_path, "pixels", None)
+    assert (again.folder, again.fresh) == (prepared.folder, False)
+    fewer = prepare_images(images, tmp_path, "pixels", 4)
+    assert fewer.folder != prepared.folder
+    assert fewer.tokenizer.vocab_size == 4
+    with pytest.raises(InputError, match=r"network\.length: is 49, but an image has 64 tokens"):
+        Whole(prepared.train, 49)
+
+
+def test_a_grid_of_all_classes_and_a_film(here, capsys):
+    words = (
+        "sample pgm --label each --count 2 --guidance 1.5 --steps 4 --out grid.png --gif film.gif"
+    )
+    assert do(f"{words} --gif film.gif") == 0
+    assert "grid.png: 20 images" in capsys.readouterr().out
+    assert (here / "grid.png").read_bytes().startswith(b"\x89PNG")
+    assert (here / "film.gif").read_bytes().startswith(b"GIF89a")
+    assert do("sample maskgit --label 3 --sampler halton --steps 4 --json --out x.png") == 0
+    assert json.loads(capsys.readouterr().out) == {"out": "x.png", "gif": None, "images": 1}
+
+
+def test_what_is_known_of_a_picture_stays(here):
+    model, data = partita.load("maskgit", device="cpu"), read_images("digits")
+    known = torch.zeros(8, 8, dtype=torch.bool)
+    known[:, :4] = True
+    some = data.select(torch.arange(3))
+    filled = model.infill(some, known, label=2, steps=4)
+    assert torch.equal(filled[..., :4], some.bytes()[..., :4])
+    assert not torch.equal(filled, some.bytes())
+    assert do("infill maskgit 5 --hide middle --count 3 --out filled.png") == 0
+    assert (here / "filled.png").exists()
+
+
+def test_evaluation_says_bits_and_what_a_classifier_thinks(here, capsys):
+    words = "eval pgm digits --limit 40 --samples 20 --steps 4 --classifier judge --json"
+    assert do(words) == 0
+    results = json.loads(capsys.readouterr().out.splitlines()[-1])
+    likelihood, samples = results["likelihood"], results["samples"]
+    assert likelihood["images"] == 40
+    assert likelihood["given_the_class"] is True
+    assert 0 < likelihood["independent_pixels"] < likelihood["bits_per_dimension"] < 6
+    assert samples["classifier"] == "classifier trained on digits"
+    assert samples["classifier_accuracy"] >= 0.9
+    assert 0 <= samples["accuracy"] <= 1
+    assert samples["frechet_data"] < samples["frechet"]
+    assert checkpoints.is_model(here / "judge")
+    assert do("eval codes --samples 10 --classifier judge") == 0
+
+
+def test_a_model_over_codes_carries_its_tokenizer(here, tmp_path):
+    model = partita.load("codes", device="cpu")
+    model.save(tmp_path / "saved")
+    names = {path.name for path in (tmp_path / "saved").iterdir()}
+    assert format.TOKENIZER_TENSORS in names
+    again = partita.load(tmp_path / "saved", device="cpu")
+    assert torch.equal(model.sample(2, steps=2), again.sample(2, steps=2))
+    path = tmp_path / "saved" / format.TOKENIZER_TENSORS
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(InputError, match=r"tokenizer\.safetensors"):
+        partita.load(tmp_path / "saved", device="cpu")
+    path.unlink()
+    with pytest.raises(InputError, match=r"tokenizer\.safetensors"):
+        partita.load(tmp_path / "saved", device="cpu")
+    assert format.TOKENIZER_TENSORS in format.verify(find(here / "codes"))
+
+
+def test_the_same_command_again_goes_on(here):
+    before = (find(here / "pgm") / "model.safetensors").read_bytes()
+    again = f"{TRAIN} --network.classes 10 --method.name pgm --network.registers 1 --out pgm"
+    assert do(again) == 0
+    assert (find(here / "pgm") / "model.safetensors").read_bytes() == before
+
+
+def test_students_of_models_of_images(here):
+    words = f"distill --teacher pgm --distillation.steps 8 --out sdtt {PACE} --run.device cpu"
+    assert do(words) == 0
+    assert partita.load(here / "sdtt", device="cpu").recipe.sampling.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (f"{TRAIN} --network.length 8", "network.length: is 8, but an image has 64 tokens; give "),
+        (f"{TRAIN} --network.classes 3", "network.classes: is 3, but the documents have 10"),
+        (f"{TRAIN} --tokenizer.levels 1", "tokenizer.levels: must be at least 2, got 1"),
+        (TRAIN.replace("digits", "nowhere"), "data.path: nowhere does not exist; name a folder"),
+        ("sample pgm --label 10", "--label: unknown class '10'; known: 0, 1, 2, 3"),
+        ("sample codes --label each", "--label: the model knows no classes; leave it out"),
+        (
+            "sample pgm --guidance 1",
+            "--label: guidance pulls towards a class label, and none was given",
+        ),
+        ("sample pgm --prompt x", "--prompt: is for text, and this is a model of images"),
+        ("sample pgm --out pgm", "--out: pgm is a folder; name a file"),
+        ("infill pgm 5", "--hide: must be given; say which part: left, right, top, bottom, middle"),
+        ("infill pgm 5 --hide ear", "--hide: unknown name 'ear'; known: left, right, top, bottom"),
+        ("infill pgm 5000 --hide top", "text: there is no test image 5000; 0 to 296 exist"),
+        ("infill pgm nowhere.png --hide top", "text: nowhere.png"),
+        ("score pgm abc", "model: pgm is a model of images; partita sample, infill and eval know"),
+        ("eval pgm digits --judge pgm", "--judge: is for text, and this is a model of images"),
+        ("eval pgm nowhere", "file: nowhere does not exist"),
+        ("vq digits vq", "out: vq exists already; choose another folder"),
+        ("vq nowhere new", "images: nowhere does not exist"),
+        ("vq digits new --vq.network.factor 3", "vq.network.factor: must be one of 2, 4, 8, got 3"),
+        ("vq digits new --vq.steps 0", "vq.steps: must be at least 1, got 0"),
+    ],
+)
+def test_what_does_not_fit_is_one_message(here, capsys, words, message):
+    names = {path.name for path in here.iterdir()}
+    assert do(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"partita: {message}"), err
+    assert err.count("\n") == 1
+    assert {path.name for path in here.iterdir()} == names
