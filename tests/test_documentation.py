@@ -58,7 +58,8 @@ def smaller(command):
     kept = {"--from", "--teacher"} & {*words}  # a trained network keeps its sizes
     fixed = "network" if kept else "nothing"
     for flag, value in SIZES.items():
-        if not flag.startswith(f"--{fixed}"):
+        given = flag == "--network.length" and "--network.grid" in words  # an image has its size
+        if not flag.startswith(f"--{fixed}") and not given:
             words += [flag, value]
     return words
 
@@ -70,6 +71,8 @@ def write_files(place):
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(notes)
     rows = "\n".join(json.dumps({"body": f"row {n} of some"}) for n in range(60))
+    kinds = [{"text": "abc" * 9, "kind": "letters"}, {"text": "123" * 9, "kind": "digits"}]
+    (place / "rows.jsonl").write_text("\n".join(map(json.dumps, kinds * 30)))
     (place / "dump.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
     (place / "folder-of-jsonl").mkdir()
     (place / "folder-of-jsonl/rows.jsonl").write_text(rows)
@@ -121,7 +124,7 @@ def test_the_pages_show_commands_and_mark_those_that_need_machines():
     shown = [command for page in PAGES for command in commands(page)]
     verbs = {command.split()[1] for command in shown if command.startswith("partita ")}
     assert {"train", "sample", "infill", "score", "eval", "info", "prepare", "export"} <= verbs
-    assert {"import", "methods", "report", "distill", "compare"} <= verbs
+    assert {"import", "methods", "report", "distill", "compare", "vq"} <= verbs
     many = [command for command in shown if "--nnodes" in command or "per-node 8" in command]
     assert many
     assert all("# needs" in command for command in many)

@@ -165,7 +165,7 @@ def test_students_of_models_of_images(here):
         ("sample codes --label each", "--label: the model knows no classes; leave it out"),
         (
             "sample pgm --guidance 1",
-            "--label: guidance pulls towards a class label, and none was given",
+            "--label: guidance pulls towards a class label, and none ",
         ),
         ("sample pgm --prompt x", "--prompt: is for text, and this is a model of images"),
         ("sample pgm --out pgm", "--out: pgm is a folder; name a file"),

@@ -48,6 +48,7 @@ EXAMPLES = [
     "partita train more.txt --from runs/notes-mdlm             fine-tune a trained model",
     "partita train notes.txt --method.name flexmdm --data.documents line  texts of any length",
     "partita train --config recipe.yaml --training.seed 1      a recipe, one key changed",
+    "partita train digits --tokenizer.name pixels --network.length 64 --network.grid 8  images",
     "torchrun --nproc-per-node 8 -m partita train notes.txt --run.distribution fsdp",
 ]
 # What a model that is trained further keeps, and what is left if its method changes.
@@ -260,4 +261,5 @@ class Display:
             self.console.rule(style="dim")
         drawn = f"  curves: {folder / CURVES}" if (folder / CURVES).exists() else ""
         self.console.print(f"Done. Model: {folder}{drawn}", soft_wrap=True)
-        self.console.print(f"Try: {program()} sample {folder} --show", soft_wrap=True)
+        flags = "--out samples.png" if self.recipe.tokenizer.of_images else "--show"
+        self.console.print(f"Try: {program()} sample {folder} {flags}", soft_wrap=True)
