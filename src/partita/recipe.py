@@ -134,7 +134,8 @@ def _fits(value: object, kind: object) -> bool:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What two recipes (as dictionaries) disagree on, outside of what is free to change."""
-    flat_old, flat_new = flatten(old), flatten(new)
+    plain = flatten(Recipe().to_dict())  # what an older recipe does not know, it had as it is here
+    flat_old, flat_new = plain | flatten(old), plain | flatten(new)
     return [
         f"{key}: {json.dumps(flat_old.get(key))} -> {json.dumps(flat_new.get(key))}"
         for key in sorted({*flat_old, *flat_new})

@@ -69,8 +69,12 @@ The folder holds safetensors and JSON alone; loading it runs no code. The full r
 
 
 def network_in_words(recipe: Recipe) -> str:
-    """Blocks, width and heads."""
+    """Blocks (and what they read), width and heads."""
     network, blocks = recipe.network, f"{recipe.network.depth} blocks"
+    if network.kind == "unet":
+        blocks = f"{network.depth} + 2 + {network.depth + 1} blocks of convolutions"
+    if network.kind == "patches":
+        blocks = f"{blocks} on patches of {network.patch} x {network.patch} pixels,"
     if getattr(METHODS[recipe.method.name], "partitions", False):
         decoder = decoder_sizes(network)[0]
         blocks = f"{network.depth - decoder} + {decoder} blocks (encoder and decoder)"

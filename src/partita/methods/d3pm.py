@@ -34,9 +34,9 @@ from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.base import Network, Queries, check_bidirectional, check_timed
+from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.transformer import Transformer
 from partita.processes.draws import even_steps
 from partita.processes.interpolating import Absorbing
 from partita.processes.matrices import make_transition
@@ -162,7 +162,7 @@ class D3PM(nn.Module):
             **vars(network), vocab_size=tokens + 1, output_size=tokens, time=True
         )
         return cls(
-            Transformer(config),
+            make_network(config),
             transition=transition,
             betas=betas,
             steps=steps,

@@ -50,9 +50,9 @@ from partita.errors import require, require_positive
 from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, Queries, check_bidirectional, check_timed
+from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.transformer import Transformer
 from partita.processes.draws import crowded_times, even_times, positive_time
 from partita.randomness import Noise, Purpose
 
@@ -121,7 +121,7 @@ class GenMD4(nn.Module):
         config = TransformerConfig(
             **vars(network), vocab_size=tokens + 1, output_size=tokens, time=True
         )
-        return cls(Transformer(config), **given)
+        return cls(make_network(config), **given)
 
     def _check_network(self) -> None:
         check_bidirectional(self.network)

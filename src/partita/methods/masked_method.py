@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from partita.errors import InputError, require
 from partita.methods.base import Loss, check_tokens
 from partita.networks.base import Network, Queries, check_bidirectional
+from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.transformer import Transformer
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.processes.masked import weighted_cross_entropy
 from partita.randomness import Noise
@@ -94,7 +94,7 @@ class MaskedMethod(nn.Module, ABC):
         config = TransformerConfig(
             **vars(options), vocab_size=tokens + 1, output_size=outputs, time=timed
         )
-        return Transformer(config)
+        return make_network(config)
 
     def _default_mask_id(self) -> int:
         return self.network.config.vocab_size - 1

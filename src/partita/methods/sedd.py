@@ -38,9 +38,9 @@ from partita.errors import require
 from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, Queries, check_bidirectional
+from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
-from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.transformer import Transformer
+from partita.networks.options import TransformerConfig, TransformerOptions, refuse_options
 from partita.processes.ctmc import Graph, noise_rate, total_noise
 from partita.processes.draws import even_times, positive_time
 from partita.processes.graphs import make_graph
@@ -130,6 +130,7 @@ class SEDD(nn.Module):
     ) -> SEDD:
         """The method over a new network for ids 0..tokens-1; a mask is the id after them."""
         told, chain = conditioning or cls.default_conditioning, graph or cls.default_graph
+        refuse_options(network, "sedd", levels_head="learns ratios, which are no distribution")
         sizes = TransformerConfig(
             **vars(network),
             vocab_size=make_graph(chain, tokens).states,
@@ -137,7 +138,7 @@ class SEDD(nn.Module):
             time=told != "none",
         )
         chosen = make_schedule(schedule or cls.default_schedule, **(schedule_options or {}))
-        return cls(Transformer(sizes), graph=chain, schedule=chosen, conditioning=told)
+        return cls(make_network(sizes), graph=chain, schedule=chosen, conditioning=told)
 
     @property
     def length(self) -> int:

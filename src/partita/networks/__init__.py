@@ -2,12 +2,16 @@
 
 from partita.networks.base import Network, PartitionNetwork, Queries
 from partita.networks.causal import CausalTransformer
+from partita.networks.kinds import KINDS, make_network
 from partita.networks.layouts import Dense, Layout, Segments
 from partita.networks.options import DecoderOptions, TransformerConfig, TransformerOptions
 from partita.networks.partition import PartitionTransformer
+from partita.networks.patches import PatchTransformer
+from partita.networks.pixel_unet import PixelUNet
 from partita.networks.transformer import Transformer
 
 __all__ = [
+    "KINDS",
     "CausalTransformer",
     "DecoderOptions",
     "Dense",
@@ -15,9 +19,12 @@ __all__ = [
     "Network",
     "PartitionNetwork",
     "PartitionTransformer",
+    "PatchTransformer",
+    "PixelUNet",
     "Queries",
     "Segments",
     "Transformer",
     "TransformerConfig",
     "TransformerOptions",
+    "make_network",
 ]

@@ -149,10 +149,16 @@ class SwigluMLP(nn.Module):
         return result
 
 
-def sinusoid(x: Float[Tensor, "B"], features: int = TIME_FEATURES) -> Float[Tensor, "B features"]:
-    """[cos(x f_j), sin(x f_j)] with f_j = 10000^(-2j/features)."""
+def sinusoid(
+    x: Float[Tensor, "B"], features: int = TIME_FEATURES, *, inclusive: bool = False
+) -> Float[Tensor, "B features"]:
+    """[cos(x f_j), sin(x f_j)] with f_j = 10000^(-2j/features), which never reaches 1/10000.
+
+    Where it is `inclusive`, the last frequency is 1/10000: f_j = 10000^(-2j/(features - 2)).
+    """
     half = features // 2
-    frequencies = torch.exp(torch.arange(half, device=x.device) * (-math.log(10000.0) / half))
+    steps = max(half - 1, 1) if inclusive else half
+    frequencies = torch.exp(torch.arange(half, device=x.device) * (-math.log(10000.0) / steps))
     angles = x.float()[:, None] * frequencies
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
@@ -160,10 +166,21 @@ def sinusoid(x: Float[Tensor, "B"], features: int = TIME_FEATURES) -> Float[Tens
 class Conditioning(nn.Module):
     """A scalar (time or noise level) and a class label, as one vector for every adaLN layer."""
 
-    def __init__(self, width: int, time: bool, classes: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        time: bool,
+        classes: int,
+        *,
+        features: int = TIME_FEATURES,
+        hidden: int | None = None,
+        inclusive: bool = False,
+    ) -> None:
+        """`features` are the sinusoids that the scalar becomes (see there for `inclusive`)."""
         super().__init__()
-        self.time_in = nn.Linear(TIME_FEATURES, width) if time else None
-        self.time_out = nn.Linear(width, width) if time else None
+        self.features, self.inclusive = features, inclusive
+        self.time_in = nn.Linear(features, hidden or width) if time else None
+        self.time_out = nn.Linear(hidden or width, width) if time else None
         # One row more than there are classes: the last is "no label".
         self.label = nn.Embedding(classes + 1, width) if classes else None
 
@@ -174,8 +191,8 @@ class Conditioning(nn.Module):
         if self.time_in is not None and self.time_out is not None:
             if scalar is None:
                 scalar = torch.zeros(batch, device=self.time_in.weight.device)
-            features = sinusoid(scalar).to(self.time_in.weight.dtype)
-            total = self.time_out(F.silu(self.time_in(features)))
+            waves = sinusoid(scalar, self.features, inclusive=self.inclusive)
+            total = self.time_out(F.silu(self.time_in(waves.to(self.time_in.weight.dtype))))
         if self.label is not None:
             if label is None:
                 none = self.label.num_embeddings - 1

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 from partita.errors import InputError, require, require_int, require_positive
 from partita.networks.layers import MLPS, NORMS
+from partita.networks.levels import LOGISTIC_NUMBERS
 
 DEEPEST = 1 << 16  # blocks: even empty ones take time to make
 QUERIES = ("positions", "learned", "mean", "logsumexp")
 PROCESSES = ("linear", "mlp")
 POSITIONS = ("rotary", "learned")
 QK_NORMS = ("head", "width")
+LEVELS_HEADS = ("categorical", "logistic")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +46,18 @@ class DecoderOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerOptions:
-    """What there is to choose about a transformer; data and method decide the rest."""
+    """What there is to choose about a network; data and method decide the rest."""
 
+    kind: str = "transformer"
+    """Kind of network: transformer (of tokens), or for pixels unet (convolutions) or patches (a
+    transformer of patches)."""
     length: int = 1024
     """Longest sequence."""
     width: int = 768
     """Channels of each token."""
     depth: int = 12
-    """Number of blocks; of a partition network, encoder and decoder together."""
+    """Number of blocks; of a partition network, encoder and decoder together; of a unet, on the
+    way in (on the way out there is one more)."""
     heads: int = 12
     """Attention heads of each block."""
     mlp: str = "swiglu"
@@ -79,6 +85,16 @@ class TransformerOptions:
     grid: int = 0
     """Columns of the grid that positions fill row by row (images); 0 for a line. Rotary positions
     then turn half of the channels with the row and half with the column."""
+    channels: int = 1
+    """Pixels alone: tokens of each pixel (3 of a coloured one), which stand side by side; a row of
+    the grid has that many for each of its pixels."""
+    patch: int = 2
+    """Patches alone: rows and columns of pixels in a patch."""
+    levels_head: str = "categorical"
+    """How tokens are predicted: categorical (any distribution), or logistic (a mixture of
+    discretised logistics, for tokens that are levels in order)."""
+    logistics: int = 5
+    """Logistic head alone: how many logistics are mixed."""
     registers: int = 0
     """Learned tokens without a position that all others may read, and that nobody predicts; of a
     partition network, as many for each group."""
@@ -86,7 +102,8 @@ class TransformerOptions:
     """Partition networks alone: their decoder."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "width", "heads", "condition_width"):
+        sizes = ("length", "width", "heads", "condition_width", "channels", "patch", "logistics")
+        for name in sizes:
             require_int(getattr(self, name), f"network.{name}")
         require_int(self.depth, "network.depth", 1, DEEPEST)
         for name in ("mlp_ratio", "rotary_base"):
@@ -97,7 +114,11 @@ class TransformerOptions:
         check_heads(self.width, self.heads, "network.heads", self.grid)
         for name in ("classes", "grid", "registers"):
             require_int(getattr(self, name), f"network.{name}", 0)
-        for name, known in (("positions", POSITIONS), ("qk_norm_over", QK_NORMS)):
+        for name, known in (
+            ("positions", POSITIONS),
+            ("qk_norm_over", QK_NORMS),
+            ("levels_head", LEVELS_HEADS),
+        ):
             value = getattr(self, name)
             problem, hint = f"unknown name {value!r}", f"known: {', '.join(known)}"
             require(value in known, f"network.{name}", problem, hint)
@@ -125,10 +146,26 @@ class TransformerConfig(TransformerOptions):
             "network.output_size",
             f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}",
         )
+        require(
+            not self.ordered or 2 <= self.outputs == self.vocab_size - 1,
+            "network.levels_head",
+            "is 'logistic', but this method predicts ids that are no levels in order",
+            "use a method that predicts real tokens alone, such as md4, or leave it out",
+        )
 
     @property
     def outputs(self) -> int:
         return self.vocab_size if self.output_size is None else self.output_size
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the head knows that tokens are levels in order."""
+        return self.levels_head == "logistic"
+
+    @property
+    def head_size(self) -> int:
+        """How many numbers tell the distribution of a token."""
+        return LOGISTIC_NUMBERS * self.logistics if self.ordered else self.outputs
 
     @property
     def normalises(self) -> str | None:

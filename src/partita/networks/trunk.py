@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from partita.errors import require
 from partita.networks.layers import NORMS, Conditioning, Rotary, modulate, zero_linear
-from partita.networks.options import TransformerConfig
+from partita.networks.levels import mixture_log_probabilities
+from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.registers import NOWHERE
 
 EMBEDDING_STD = 0.02
@@ -27,8 +28,15 @@ class Trunk(nn.Module):
     groups: int = 1
     """How many sets of registers there are."""
 
+    kind: str = "transformer"
+    """The `network.kind` that it is."""
+
+    tokens_each: int = 1
+    """How many tokens share a place of the network: those of a pixel, or of a patch."""
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        self._check_kind(config)
         self.config = config
         sets = self.groups * config.registers
         self.registers = nn.Parameter(torch.empty(sets, config.width)) if sets else None
@@ -41,7 +49,17 @@ class Trunk(nn.Module):
             else None
         )
 
-    def _add_head(self, width: int) -> None:
+    def _check_kind(self, config: TransformerConfig) -> None:
+        """Refuse a config for another kind of network, and what only another kind can have."""
+        name = type(self).__name__
+        problem = f"is {config.kind!r}, but this method's network is a {name}"
+        require(config.kind == self.kind, "network.kind", problem, f"it has to be {self.kind!r}")
+        if self.kind == "transformer":
+            tokens = "reads tokens one by one, whatever they are of"
+            refuse_options(config, "a transformer of tokens", channels=tokens, patch=tokens)
+
+    def _add_head(self, width: int, tokens: int = 1) -> None:
+        """The way from a hidden vector to the logits of so many tokens."""
         config = self.config
         self.norm_out = NORMS[config.norm](width)
         self.modulation_out = (
@@ -52,7 +70,7 @@ class Trunk(nn.Module):
             if vectors is not None:
                 nn.init.normal_(vectors, std=EMBEDDING_STD)
         # Zero logits at the start: the untrained model is exactly uniform.
-        self.head = zero_linear(width, config.outputs, config.head_bias)
+        self.head = zero_linear(width, tokens * config.head_size, config.head_bias)
 
     def _rotary(self, positions: Tensor, head_width: int) -> Rotary:
         """Learned positions leave rotary attention nothing to tell."""
@@ -87,9 +105,19 @@ class Trunk(nn.Module):
             )
 
     def _project(self, hidden: Tensor, condition: Tensor | None) -> Tensor:
+        return self._logits(self._numbers(hidden, condition))
+
+    def _logits(self, numbers: Tensor) -> Tensor:
+        """What the head says of each token, as logits."""
+        if self.config.ordered:
+            return mixture_log_probabilities(numbers, self.config.outputs)
+        return numbers
+
+    def _numbers(self, hidden: Tensor, condition: Tensor | None) -> Tensor:
+        """The head: as many numbers as tell the distribution of a token."""
         hidden = self.norm_out(hidden)
         if self.modulation_out is not None:
             shift, scale = self.modulation_out(condition).chunk(2, -1)
             hidden = modulate(hidden, shift, scale)
-        logits: Tensor = self.head(hidden)
-        return logits
+        numbers: Tensor = self.head(hidden)
+        return numbers

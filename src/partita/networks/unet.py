@@ -7,6 +7,9 @@ what the same level had on the way down, side by side with what comes from below
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -22,30 +25,45 @@ GROUPS = 8
 CONDITION_WIDTH = 128
 HEAD_WIDTH = 32
 
+Norm = Callable[[int], nn.Module]
+"""Makes the norm of so many channels."""
+
 
 class Convolutions(nn.Module):
     """Norm, SiLU, 3x3 convolution, twice; the condition shifts and scales between the two."""
 
-    def __init__(self, inputs: int, outputs: int, dropout: float) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        dropout: float,
+        norm: Norm | None = None,
+    ) -> None:
         super().__init__()
-        self.norm_in = nn.GroupNorm(GROUPS, inputs)
+        norm = norm or partial(nn.GroupNorm, GROUPS)
+        self.norm_in = norm(inputs)
         self.convolution_in = nn.Conv2d(inputs, outputs, 3, padding=1)
-        self.norm_out = nn.GroupNorm(GROUPS, outputs)
+        self.norm_out = norm(outputs)
         self.convolution_out = nn.Conv2d(outputs, outputs, 3, padding=1)
-        self.modulation = zero_linear(CONDITION_WIDTH, 2 * outputs)
+        self.modulation: nn.Linear | None = zero_linear(CONDITION_WIDTH, 2 * outputs)
         self.around = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
         self.dropout = dropout
-        _zero(self.convolution_out)
+        zero_convolution(self.convolution_out)
 
     def forward(
-        self, x: Float[Tensor, "B I H W"], condition: Float[Tensor, "B C"]
+        self, x: Float[Tensor, "B I H W"], condition: Float[Tensor, "B C"] | None
     ) -> Float[Tensor, "B O H W"]:
-        shift, scale = self.modulation(condition)[:, :, None, None].chunk(2, 1)
         branch = self.convolution_in(F.silu(self.norm_in(x)))
-        branch = F.silu(modulate(self.norm_out(branch), shift, scale))
+        branch = F.silu(self._told(branch, condition))
         branch = self.convolution_out(F.dropout(branch, self.dropout, self.training))
         result: Tensor = self.around(x) + branch
         return result
+
+    def _told(self, branch: Tensor, condition: Tensor | None) -> Tensor:
+        """The second norm, with the condition."""
+        assert self.modulation is not None
+        shift, scale = self.modulation(condition)[:, :, None, None].chunk(2, 1)
+        return modulate(self.norm_out(branch), shift, scale)
 
 
 class UNet(nn.Module):
@@ -101,7 +119,7 @@ class UNet(nn.Module):
         initialise([self.attention], 1)
         self.norm_out = nn.GroupNorm(GROUPS, widths[0])
         self.leave = nn.Conv2d(widths[0], channels, 3, padding=1)
-        _zero(self.leave)
+        zero_convolution(self.leave)
 
     def forward(
         self,
@@ -147,7 +165,7 @@ class UNet(nn.Module):
         return result
 
 
-def _zero(convolution: nn.Conv2d) -> None:
+def zero_convolution(convolution: nn.Conv2d) -> None:
     """Start at zero: the branch changes nothing, the untrained network predicts 0."""
     nn.init.zeros_(convolution.weight)
     if convolution.bias is not None:

@@ -7,6 +7,7 @@ from torch import nn
 
 from partita.networks.options import TransformerOptions, decoder_sizes
 from partita.networks.partition import PartitionTransformer
+from partita.networks.pixel_unet import PixelUNet
 
 # Dense bfloat16 FLOP/s by a part of the device's name, from the vendors' data sheets.
 PEAKS = {
@@ -24,12 +25,15 @@ PEAKS = {
 def flops_per_token(method: nn.Module, network: TransformerOptions) -> float:
     """Forward and backward: 6 for each weight of a matrix product, and attention's two products.
 
-    A method may run its network more than once over every token.
+    A method may run its network more than once over every token. Tokens may share a place of the
+    network (a pixel, a patch), and what is computed there.
     """
     names = dict(method.named_parameters())
-    matrices = sum(p.numel() for name, p in names.items() if p.ndim == 2 and "embed" not in name)
-    once = 6.0 * matrices + 12.0 * network.length * _attended_width(method, network)
-    return once * getattr(method, "passes", 1)
+    matrices = sum(p.numel() for name, p in names.items() if p.ndim >= 2 and "embed" not in name)
+    shared = getattr(getattr(method, "network", None), "tokens_each", 1)
+    places = network.length / shared
+    once = 6.0 * matrices + 12.0 * places * _attended_width(method, network)
+    return once / shared * getattr(method, "passes", 1)
 
 
 def _attended_width(method: nn.Module, network: TransformerOptions) -> float:
@@ -37,7 +41,10 @@ def _attended_width(method: nn.Module, network: TransformerOptions) -> float:
 
     Two groups with shares t and 1 - t, t uniform: t^2 + (1-t)^2 is 2/3 in the mean, 2 t (1-t) 1/3.
     """
-    if not isinstance(getattr(method, "network", None), PartitionTransformer):
+    inner = getattr(method, "network", None)
+    if isinstance(inner, PixelUNet):
+        return network.width
+    if not isinstance(inner, PartitionTransformer):
         return network.depth * network.width
     depth, width, _ = decoder_sizes(network)
     return (2 * (network.depth - depth) * network.width + (depth + 1) * width) / 3

@@ -1,0 +1,61 @@
+"""A transformer whose tokens are patches of pixels: fewer of them, and each says more.
+
+All levels of a patch, masked or not, are embedded together: every place of a patch has a table of
+its own (with a row for the mask), and their vectors are added. Rotary positions tell the patch's
+row and column. One hidden vector says the logits of every pixel of its patch, which are therefore
+independent given what is visible; so they are in any masked model.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from partita.errors import require
+from partita.networks.blocks import Block, initialise
+from partita.networks.layers import Rotary
+from partita.networks.layouts import DENSE
+from partita.networks.options import TransformerConfig
+from partita.networks.pixels import PixelTrunk
+
+
+class PatchTransformer(PixelTrunk):
+    """Masked images to logits, by the blocks of `Transformer` on patches."""
+
+    kind = "patches"
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        side, (height, width, channels) = config.patch, self.shape
+        problem = f"{height} x {width} pixels are no whole number of patches of {side} x {side}"
+        require(height % side == 0 and width % side == 0, "network.patch", problem)
+        self.columns = width // side
+        self.tokens_each = side * side * channels
+        self.embed = nn.Embedding(self.tokens_each * config.vocab_size, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        initialise(self.blocks, config.depth)
+        self._add_head(config.width, self.tokens_each)
+
+    def _read(self, image: Tensor, condition: Tensor | None) -> Tensor:
+        tables = torch.arange(self.tokens_each, device=image.device) * self.config.vocab_size
+        hidden = self.embed(self._cut(image) + tables).sum(-2)
+        told = None if condition is None else condition[:, None]
+        places = torch.arange(hidden.shape[1], device=hidden.device)
+        head_width = self.config.width // self.config.heads
+        rotary = Rotary.at(places, head_width, self.config.rotary_base, self.columns)
+        for block in self.blocks:
+            hidden = self._run(block, hidden, rotary, DENSE, told)
+        return self._joined(self._numbers(hidden, told))
+
+    def _cut(self, image: Tensor) -> Tensor:
+        """Images [B, H, W, C] as rows of patches [B, N, tokens of a patch]."""
+        side, count = self.config.patch, image.shape[0]
+        rows = image.reshape(count, -1, side, self.columns, side, self.shape.channels)
+        return rows.transpose(2, 3).reshape(count, -1, self.tokens_each)
+
+    def _joined(self, numbers: Tensor) -> Tensor:
+        """Numbers of every patch [B, N, tokens of a patch times P] in the order of tokens."""
+        side, count, channels = self.config.patch, numbers.shape[0], self.shape.channels
+        size = self.config.head_size
+        rows = numbers.reshape(count, -1, self.columns, side, side, channels, size)
+        return rows.transpose(2, 3).reshape(count, -1, size)

@@ -1,0 +1,124 @@
+"""The U-Net of MD4 for masked pixels: convolutions that never leave the full resolution.
+
+Every channel's level has an embedding (one table; the mask has its own), and a convolution reads
+those of a pixel side by side. Then come `depth` residual blocks; two blocks around attention
+between all pixels; and `depth` + 1 blocks, each of which also reads what an earlier block left,
+the last one first. A convolution says the logits of all channels of a pixel.
+
+The condition is added inside every block. Like all last layers here, what enters the stream starts
+at zero, so the untrained network is exactly uniform.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partita.errors import require
+from partita.networks.attention import attend
+from partita.networks.layers import Conditioning, zero_linear
+from partita.networks.layouts import DENSE
+from partita.networks.options import TransformerConfig, refuse_options
+from partita.networks.pixels import PixelTrunk
+from partita.networks.unet import Convolutions, Norm, zero_convolution
+
+GROUPS = 32
+GROUP_CHANNELS = 4
+GROUP_NORM_EPS = 1e-6
+
+
+def group_norm(width: int, least: int = GROUP_CHANNELS) -> nn.GroupNorm:
+    """32 groups, or fewer where that would leave less than `least` channels to each.
+
+    The reference has 32 at any width. In a group of one channel, the norm takes away whatever is
+    the same at all pixels, and so all that the condition could say.
+    """
+    groups = math.gcd(GROUPS, width)
+    while groups > 1 and width // groups < least:
+        groups //= 2
+    return nn.GroupNorm(groups, width, eps=GROUP_NORM_EPS)
+
+
+class ToldConvolutions(Convolutions):
+    """The block whose condition, if there is one, is added before the second norm."""
+
+    def __init__(self, config: TransformerConfig, inputs: int, norm: Norm = group_norm) -> None:
+        super().__init__(inputs, config.width, config.dropout, norm)
+        told = zero_linear(config.condition_width, config.width, bias=False)
+        self.modulation = told if config.conditioned else None
+
+    def _told(self, branch: Tensor, condition: Tensor | None) -> Tensor:
+        if self.modulation is not None:
+            branch = branch + self.modulation(condition)[:, :, None, None]
+        normed: Tensor = self.norm_out(branch)
+        return normed
+
+
+class PixelAttention(nn.Module):
+    """A norm and attention between all pixels, which knows nothing of where they are."""
+
+    def __init__(self, width: int, heads: int, norm: Norm = group_norm) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = norm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = zero_linear(width, width)
+
+    def forward(
+        self, x: Float[Tensor, "B W H V"], condition: Float[Tensor, "B C"] | None = None
+    ) -> Float[Tensor, "B W H V"]:
+        """The condition is not read: blocks of all kinds are called alike."""
+        del condition
+        line = self.norm(x).flatten(2).transpose(1, 2)
+        query, key, value = self.qkv(line).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        attended: Tensor = self.out(attend(query, key, value, DENSE).flatten(-2))
+        return x + attended.transpose(1, 2).reshape(x.shape)
+
+
+class PixelUNet(PixelTrunk):
+    """Masked images to logits, by convolutions at one resolution."""
+
+    kind = "unet"
+
+    def __init__(self, config: TransformerConfig, *, group_channels: int = GROUP_CHANNELS) -> None:
+        """The groups of every norm have `group_channels` channels at least."""
+        refuse_options(config, "a unet", patch="reads pixels one by one")
+        super().__init__(config)
+        width, told = config.width, config.condition_width
+        require(told % 2 == 0, "network.condition_width", f"must be even, got {told}")
+        if config.conditioned:
+            self.conditioning = Conditioning(
+                told, config.time, config.classes, features=told, hidden=4 * told, inclusive=True
+            )
+        norm = partial(group_norm, least=group_channels)
+        self.tokens_each = self.shape.channels
+        self.enter = nn.Conv2d(self.shape.channels * width, width, 3, padding=1)
+        ways = (width,) * config.depth, (2 * width,) * (config.depth + 1)
+        self.down, self.up = (
+            nn.ModuleList(ToldConvolutions(config, inputs, norm) for inputs in way) for way in ways
+        )
+        first, last = (ToldConvolutions(config, width, norm) for _ in range(2))
+        attention = PixelAttention(width, config.heads, norm)
+        self.middle = nn.ModuleList([first, attention, last])
+        self.norm_out = norm(width)
+        self.leave = nn.Conv2d(width, self.shape.channels * config.head_size, 3, padding=1)
+        zero_convolution(self.leave)
+        nn.init.normal_(self.embed.weight, std=width**-0.5)
+
+    def _read(self, image: Tensor, condition: Tensor | None) -> Tensor:
+        hidden = self.enter(self.embed(image).flatten(3).permute(0, 3, 1, 2))
+        beside = [hidden]
+        for block in self.down:
+            hidden = self._run(block, hidden, condition)
+            beside.append(hidden)
+        for block in self.middle:
+            hidden = self._run(block, hidden, condition)
+        for block in self.up:
+            hidden = self._run(block, torch.cat([hidden, beside.pop()], dim=1), condition)
+        numbers: Tensor = self.leave(F.silu(self.norm_out(hidden)))
+        return numbers.permute(0, 2, 3, 1).reshape(len(image), self.config.length, -1)

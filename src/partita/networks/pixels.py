@@ -1,0 +1,83 @@
+"""What networks of pixels share: the image that a row of tokens is, and whole images in and out.
+
+Tokens are the levels of an image row by row, and the channels of a pixel side by side.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from partita.errors import require
+from partita.networks.base import Queries
+from partita.networks.layouts import DENSE, Dense, Layout
+from partita.networks.options import (
+    TransformerConfig,
+    TransformerOptions,
+    refuse_decoder,
+    refuse_options,
+)
+from partita.networks.trunk import Trunk
+
+
+class ImageShape(NamedTuple):
+    """The sizes of an image."""
+
+    height: int
+    width: int
+    channels: int
+
+    @staticmethod
+    def of(options: TransformerOptions) -> ImageShape:
+        """What the length, the grid and the channels of a network say of its images."""
+        columns, channels = options.grid, options.channels
+        remedy = "give the width of the image times network.channels"
+        require(columns > 0, "network.grid", "is 0, but an image has columns", remedy)
+        problem = f"{columns} tokens are no row of pixels with {channels} channels each"
+        require(columns % channels == 0, "network.grid", problem, remedy)
+        return ImageShape(options.length // columns, columns // channels, channels)
+
+
+class PixelTrunk(Trunk):
+    """Tokens to logits by way of a whole image; a subclass says how."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        refuse_decoder(config)
+        places = "reads places in two directions"
+        refuse_options(config, "a network of pixels", positions=places, registers=places)
+        super().__init__(config)
+        self.shape = ImageShape.of(config)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"],
+        *,
+        queries: Queries | None = None,
+        scalar: Float[Tensor, "B"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+    ) -> Float[Tensor, "*out V"]:
+        """Logits at every token, or at the queried ones alone."""
+        self._check_images(tokens, layout)
+        condition = self._condition(scalar, label, tokens.shape[0])
+        numbers = self._read(tokens.reshape(-1, *self.shape), condition)
+        if queries is not None:
+            numbers = numbers[queries.rows, queries.positions]
+        return self._logits(numbers)
+
+    @abstractmethod
+    def _read(
+        self, image: Int[Tensor, "B H W C"], condition: Float[Tensor, "B D"] | None
+    ) -> Float[Tensor, "B L P"]:
+        """What the head says of every token."""
+
+    def _check_images(self, tokens: Tensor, layout: Layout) -> None:
+        length = self.config.length
+        problem = f"of shape {list(tokens.shape)} are no images of {length} tokens"
+        require(tokens.ndim == 2 and tokens.shape[1] == length, "tokens", problem)
+        plain = isinstance(layout, Dense) and layout.mask is None and not layout.causal
+        problem = "this network reads whole images, in which every token may read every other"
+        require(plain, "layout", problem, "leave padding and documents to network.kind transformer")
