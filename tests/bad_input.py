@@ -131,7 +131,7 @@ TABLE = {
         "label",
     ),
     "guidance without a label": (lambda: sample(Guided(MDLM(network(classes=3)), 1.0)), "label"),
-    "guidance without classes": (lambda: Guided(mdlm(), 1.0), "model"),
+    "guidance without classes": (lambda: Guided(mdlm(), 1.0), "guidance"),
     "no such mask": (lambda: mdlm(mask_id=6), "mask_id"),
     "causal network under a mask": (lambda: MDLM(network(CausalTransformer)), "network"),
     "AR that looks ahead": (lambda: AR(network()), "network"),
