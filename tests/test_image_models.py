@@ -83,6 +83,16 @@ def test_rows_are_images_with_their_classes(tmp_path):
         Whole(prepared.train, 49)
 
 
+@pytest.mark.parametrize(
+    "kind", ["unet --network.heads 1", "patches --network.levels_head logistic"]
+)
+def test_networks_of_pixels(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    assert do(f"{TRAIN} --method.name md4 --network.kind {kind} --out md4 --run.previews 0") == 0
+    assert partita.load("md4", device="cpu").sample(2, steps=2).shape == (2, 1, 8, 8)
+    assert do("eval md4 digits --limit 8 --samples 0 --replicates 2") == 0
+
+
 def test_a_grid_of_all_classes_and_a_film(here, capsys):
     words = (
         "sample pgm --label each --count 2 --guidance 1.5 --steps 4 --out grid.png --gif film.gif"

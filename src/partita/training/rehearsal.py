@@ -30,10 +30,12 @@ def rehearse(recipe: Recipe) -> None:
     sizes = {"width": 4, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
     network = replace(recipe.network, **sizes, decoder=decoder)  # type: ignore[arg-type]
     small: Any = recipe.method.build(network, 2)
+    # Networks of pixels read whole images alone.
+    length = 1 if recipe.network.kind == "transformer" else recipe.network.length
     if recipe.distillation.round:
         _check_teacher(recipe, small)
     try:
-        small.loss(torch.zeros(1, 1, dtype=torch.int64), Noise.for_batch(0, 1))
+        small.loss(torch.zeros(1, length, dtype=torch.int64), Noise.for_batch(0, 1))
     except TypeError as error:
         raise InputError("method", f"has no loss with these options: {error}") from error
     options = recipe.sampling.arguments()
@@ -41,7 +43,7 @@ def rehearse(recipe: Recipe) -> None:
         del options["order"]
     names = {"sampler": "sampling.sampler", "steps": "sampling.steps"}
     with naming({name: f"sampling.options.{name}" for name in options} | names):
-        sample(small, 1, length=1, **options)
+        sample(small, 1, length=length, **options)
 
 
 def _check_teacher(recipe: Recipe, method: object) -> None:
