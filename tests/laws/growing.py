@@ -220,6 +220,8 @@ class Chain:
     leftmost: bool = False
     room: int | None = None
     """The most tokens of a text; without it, what is longer than every text is `TOO_LONG`."""
+    most: int | None = None
+    """The most masks that a step puts into a gap."""
 
     def law(self, steps, start=(), opened=None):
         """The law of the texts after so many steps, from a prompt and its open gaps."""
@@ -268,6 +270,12 @@ class Chain:
 
     def _inserted(self, said, gap, p, rate):
         """The law of the masks that a gap receives, as a list."""
+        law = list(self._unlimited(said, gap, p, rate))
+        if self.most is None or len(law) <= self.most + 1:
+            return law
+        return [*law[: self.most], sum(law[self.most :])]
+
+    def _unlimited(self, said, gap, p, rate):
         expected = said.gaps[gap]
         if self.rule == "tau-leaping":
             # More than any text has are as good as one more than that, where there is no limit.

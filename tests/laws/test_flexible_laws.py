@@ -459,11 +459,13 @@ def test_float32_is_finite_at_the_ends_of_time(time, gaps):
 STEPS = (4, 8, 16, 32, 64, 128, 256)
 # Poisson numbers may put several masks into a gap in which one is missing: twice as many texts
 # become too long as with Euler's rule. The reference's own tau-leaping is as far from the data.
+# With one mask at a time tau-leaping is as near as the others.
 LIMITS = {
-    ("schedule", False): 1.3,
-    ("schedule", True): 1.3,
-    ("euler", False): 1.3,
-    ("tau-leaping", False): 1.45,
+    ("schedule", False, None): 1.3,
+    ("schedule", True, None): 1.3,
+    ("euler", False, None): 1.3,
+    ("tau-leaping", False, 1): 1.3,
+    ("tau-leaping", False, None): 1.45,
 }
 
 
@@ -481,15 +483,15 @@ def test_the_enumeration_is_that_of_the_oracle(combo):
 
 
 @combos
-@pytest.mark.parametrize(("rule", "counts"), LIMITS)
-def test_texts_tend_to_the_data(combo, rule, counts):
-    chain = Chain(Posteriors(ORACLE_LAW), process_of(COMBOS[combo]), rule, counts)
+@pytest.mark.parametrize(("rule", "counts", "most"), LIMITS)
+def test_texts_tend_to_the_data(combo, rule, counts, most):
+    chain = Chain(Posteriors(ORACLE_LAW), process_of(COMBOS[combo]), rule, counts, most=most)
     results = ORACLE.facts["results"]["combos"][combo]
     reference = results["TV_exact_official_euler_rule"]
     found = [total_variation(chain.law(steps), ORACLE_LAW) for steps in STEPS]
     for steps, distance in zip(STEPS, found, strict=True):
-        assert distance <= LIMITS[rule, counts] * reference[str(steps)]
-        if rule == "tau-leaping":
+        assert distance <= LIMITS[rule, counts, most] * reference[str(steps)]
+        if rule == "tau-leaping" and most is None:
             assert distance <= 1.3 * results["TV_MC_official_tau_leaping(N=60k)"][str(steps)]
     assert all(after < 0.7 * before for before, after in itertools.pairwise(found))
     assert found[-1] < 0.55 * found[-2]
@@ -541,13 +543,13 @@ def drawn(model, chain, steps, seed, start=(), opened=None, room=ROOM, **options
 
 @pytest.mark.parametrize("leftmost", [False, True])
 @pytest.mark.parametrize("pair", PAIRS[:2], ids="+".join)
-@pytest.mark.parametrize(("rule", "counts"), LIMITS)
-def test_samples_follow_the_enumerated_law(rule, counts, pair, leftmost):
+@pytest.mark.parametrize(("rule", "counts", "most"), LIMITS)
+def test_samples_follow_the_enumerated_law(rule, counts, most, pair, leftmost):
     """With a table of no data law, and with room for one token more than any text has."""
     table = Perturbed(LAW3, 5)
     model = GrowingModel(table, *pair, counts=counts)
-    chain = Chain(table, process_of(pair), rule, counts, leftmost, room=ROOM)
-    assert_texts(drawn(model, chain, 3, seed=11), chain.law(3))
+    chain = Chain(table, process_of(pair), rule, counts, leftmost, ROOM, most)
+    assert_texts(drawn(model, chain, 3, seed=11, most=most), chain.law(3))
 
 
 def test_many_steps_give_the_data():

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from partita.errors import require, require_positive
+from partita.errors import require, require_int, require_positive
 from partita.methods.base import Model
 from partita.networks.flexible import Answer
 from partita.processes.insertion import Interpolant
@@ -114,9 +114,15 @@ def insertion(
     rule: str = "schedule",
     confidence: str | None = None,
     window: float | None = None,
+    most: int | None = None,
 ) -> Int64[Tensor, "B L"]:
-    """Insert masks and reveal them, along a grid of times; rows are filled up with `end_id`."""
+    """Insert masks and reveal them, along a grid of times; rows are filled up with `end_id`.
+
+    `most` is how many masks a step may put into one gap, any number unless given.
+    """
     chosen, model, order = RULES[rule](), session.model, Order(confidence, window)
+    if most is not None:
+        require_int(most, "most")
     times = sampling_grid(grid, steps).to(canvas.tokens.device)
     draft = Draft.of(canvas, model.mask_id, model.end_id)
     room = canvas.longest if canvas.longest is not None else model.length
@@ -132,7 +138,7 @@ def insertion(
         draft.write(revealed, drawn)
         moved = torch.arange(revealed.shape[1] + 1, device=t.device).expand(canvas.batch, -1)
         if not step.last:
-            moved = draft.insert(_insertions(session, draft, chosen, answer, step, room))
+            moved = draft.insert(_insertions(session, draft, chosen, answer, step, room, most))
         rows, old = revealed.nonzero(as_tuple=True)
         session.report(index, steps, draft.canvas(), rows, moved[rows, old])
     return draft.tokens
@@ -176,13 +182,14 @@ def _insertions(
     answer: Answer,
     step: Moment,
     room: int,
+    at_once: int | None,
 ) -> Int64[Tensor, "B G"]:
     """How many masks each gap of each text receives; what does not fit is left out."""
     gaps = Ragged(torch.zeros_like(answer.gaps, dtype=torch.int64), draft.lengths + 1)
     rows, places = gaps.rows, gaps.positions
     noise, numbers = session.noise, (2 * step.index, 2 * step.index + 1)
     u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, places) for k in numbers], -1)
-    packed = rule.inserted(session.model.process, step.t, step.s, answer, u)
+    packed = rule.inserted(session.model.process, step.t, step.s, answer, u).clamp(max=at_once)
     counts = torch.where(draft.insertable, draft.by_gap(packed), 0)
     left = room - draft.lengths
     most = int(counts.sum(-1).max()) if counts.numel() else 0
