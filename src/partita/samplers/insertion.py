@@ -189,7 +189,9 @@ def _insertions(
     rows, places = gaps.rows, gaps.positions
     noise, numbers = session.noise, (2 * step.index, 2 * step.index + 1)
     u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, places) for k in numbers], -1)
-    packed = rule.inserted(session.model.process, step.t, step.s, answer, u).clamp(max=at_once)
+    packed = rule.inserted(session.model.process, step.t, step.s, answer, u)
+    if at_once is not None:
+        packed = packed.clamp(max=at_once)
     counts = torch.where(draft.insertable, draft.by_gap(packed), 0)
     left = room - draft.lengths
     most = int(counts.sum(-1).max()) if counts.numel() else 0
