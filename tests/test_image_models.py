@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,7 +125,8 @@ def test_evaluation_says_bits_and_what_a_classifier_thinks(here, capsys):
     likelihood, samples = results["likelihood"], results["samples"]
     assert likelihood["images"] == 40
     assert likelihood["given_the_class"] is True
-    assert 0 < likelihood["independent_pixels"] < likelihood["bits_per_dimension"] < 6
+    assert 0 < likelihood["independent"] < likelihood["bits_per_dimension"] < 6
+    assert likelihood["dimensions"] == "pixels"
     assert samples["classifier"] == "classifier trained on digits"
     assert samples["classifier_accuracy"] >= 0.9
     assert 0 <= samples["accuracy"] <= 1
@@ -151,6 +153,24 @@ def test_a_model_over_codes_carries_its_tokenizer(here, tmp_path):
     assert format.TOKENIZER_TENSORS in format.verify(find(here / "codes"))
 
 
+def test_classes_are_matched_by_their_names(here):
+    """Numbers of one set mean nothing in another."""
+    model, data = partita.load("pgm", device="cpu"), read_images("digits")
+    swapped = replace(data, classes=tuple("1032456789"))
+    assert torch.equal(model.labels_of(data), data.labels)
+    expected = torch.tensor([1, 0, 3, 2, 4, 5, 6, 7, 8, 9])[data.labels]
+    assert torch.equal(model.labels_of(swapped), expected)
+    with pytest.raises(InputError, match="unknown class 'ten'"):
+        model.labels_of(replace(data, classes=(*"012345678", "ten")))
+
+
+def test_an_exported_model_draws_the_same(here, tmp_path):
+    assert do(f"export codes {tmp_path}/exported") == 0
+    again = partita.load(tmp_path / "exported", device="cpu")
+    before = partita.load(here / "codes", device="cpu")
+    assert torch.equal(again.sample(2, steps=2), before.sample(2, steps=2))
+
+
 def test_the_same_command_again_goes_on(here):
     before = (find(here / "pgm") / "model.safetensors").read_bytes()
     again = f"{TRAIN} --network.classes 10 --method.name pgm --network.registers 1 --out pgm"
@@ -169,6 +189,12 @@ def test_students_of_models_of_images(here):
     [
         (f"{TRAIN} --network.length 8", "network.length: is 8, but an image has 64 tokens; give "),
         (f"{TRAIN} --network.classes 3", "network.classes: is 3, but the documents have 10"),
+        (f"{TRAIN} --network.grid 4", "network.grid: is 4, but an image has 8 columns of tokens"),
+        (f"{TRAIN} --data.label folder", "data.label: is for text; the classes of images are "),
+        (f"{TRAIN} --data.rows packed", "data.rows: images are whole rows; leave it out"),
+        ("train digits", "tokenizer.name: bytes makes no tokens of images; give --tokenizer.name"),
+        ("sample pgm --out a.png --gif a.png", "--gif: is the same file as --out; name another"),
+        ("eval pgm digits --samples 1", "--samples: one image has no spread; give 0, or 2 and "),
         (f"{TRAIN} --tokenizer.levels 1", "tokenizer.levels: must be at least 2, got 1"),
         (TRAIN.replace("digits", "nowhere"), "data.path: nowhere does not exist; name a folder"),
         ("sample pgm --label 10", "--label: unknown class '10'; known: 0, 1, 2, 3"),

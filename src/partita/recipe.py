@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -76,6 +77,9 @@ class Recipe:
         if self.tokenizer.of_images:
             self.data.image_set().check()
         else:
+            pixels = self.data.path == "digits" and not Path(self.data.path).exists()
+            problem = f"{self.tokenizer.name} makes no tokens of images"
+            require(not pixels, "tokenizer.name", problem, "give --tokenizer.name pixels")
             self.data.corpus()
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from partita.data.images.decoding import decode
 from partita.data.reading import reading
 from partita.errors import naming, require
 from partita.evaluation.pictures import grid_png, unmasking_gif
-from partita.hub.image_model import ImageModel
+from partita.hub.image_model import GREY, ImageModel
 from partita.samplers import Step
 
 Cut = Callable[[int, int], tuple[slice, slice]]
@@ -34,7 +34,6 @@ PARTS: dict[str, Cut] = {
     ),
 }
 """Parts of a grid that can be hidden."""
-HIDDEN = 128  # the grey of what is hidden
 FILLED = "filled.png"
 EACH = "each"  # in place of a label: all of them
 PICTURE = "samples.png"
@@ -87,14 +86,14 @@ def fill_in(
     """Draw a part of a picture anew, `count` times; what was written."""
     original = _picture(model, picture)
     rows, columns = model.tokenizer.grid
-    hidden = torch.zeros(rows, columns, dtype=torch.bool)
-    hidden[PARTS[part](rows, columns)] = True
-    filled = model.infill(original.expand(count, -1, -1, -1), ~hidden, **options)
-    height, width = original.shape[2:]
-    places = hidden.repeat_interleave(height // rows, 0)
-    covered = places.repeat_interleave(max(width // columns, 1), 1)
-    covered = covered[:, :: covered.shape[1] // width]  # channels of a pixel stand side by side
-    shown = original.masked_fill(covered, HIDDEN)
+    channels = getattr(model.tokenizer, "channels", 1)  # of a pixel, which stand side by side
+    hidden = torch.zeros(rows, columns // channels, dtype=torch.bool)
+    hidden[PARTS[part](*hidden.shape)] = True
+    hidden = hidden.repeat_interleave(channels, 1)
+    with naming({"images": "text"}):
+        filled = model.infill(original.expand(count, -1, -1, -1), ~hidden, **options)
+    covered = model.covered(hidden.flatten()[None], original.shape[2])
+    shown = original.masked_fill(covered, GREY)
     place = Path(out or FILLED)
     pictures = torch.cat([original, shown, filled])
     grid_png(pictures, math.ceil(math.sqrt(len(pictures))), place)
@@ -106,7 +105,7 @@ def _picture(model: ImageModel, name: str) -> UInt8[Tensor, "1 C H W"]:
     data = model.recipe.data
     if name.isdecimal():
         how = ImageOptions(split="test", size=data.size, colour=data.colour)
-        with naming({"path": "text"}):
+        with naming({"path": "text", "split": "text"}):
             images = read_images(data.path, how)
         last = len(images) - 1
         require(int(name) <= last, "text", f"there is no test image {name}", f"0 to {last} exist")
@@ -141,4 +140,5 @@ def report(console: Console, facts: Mapping[str, Any], as_json: bool) -> None:
         return
     for name in ("out", "gif"):
         if facts.get(name):
-            console.print(f"{facts[name]}: {facts['images']} images", soft_wrap=True)
+            count = "1 image" if facts["images"] == 1 else f"{facts['images']} images"
+            console.print(f"{facts[name]}: {count}", soft_wrap=True)

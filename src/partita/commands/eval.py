@@ -28,11 +28,12 @@ class Options:
     model: str
     file: str | None
     limit: int | None = None
-    """Score so many tokens of the file; of whole texts (flexmdm), up to the end of one."""
+    """Score so many tokens of the file; of whole texts (flexmdm), up to the end of one. Of images:
+    look at so many test images."""
     replicates: int = 4
     """Draws of the likelihood's estimate."""
     samples: int = 64
-    """Texts to draw; 0 for none."""
+    """Texts or images to draw; 0 for none."""
     judge: str | None = None
     """An autoregressive model that judges the samples."""
     classifier: str | None = None

@@ -11,31 +11,38 @@ import torch
 from rich.progress import Progress
 from rich.table import Table
 
+from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions, Images, read_images
-from partita.errors import naming
-from partita.evaluation.image_quality import find_classifier, image_quality, unigram_bits
+from partita.errors import naming, require
+from partita.evaluation.image_quality import find_classifier, image_quality, independent_bits
+from partita.files import check_folder
 from partita.hub.image_model import ImageModel
 
 if TYPE_CHECKING:
     from partita.commands.eval import Options
 
-_NAMES = {"path": "file", "split": "file", "folder": "--classifier", "model": "--classifier"}
+_NAMES = {"path": "file", "split": "file", "label": "file"}
+_NAMES |= {"folder": "--classifier", "model": "--classifier", "images": "--classifier"}
 
 
 def prepared(model: ImageModel, chosen: Options) -> Callable[[Progress], dict[str, Any]]:
     """The work, after everything that it needs has been found."""
     name = chosen.file or model.recipe.data.path
+    few = chosen.samples in (0, 1)
+    require(chosen.samples != 1, "--samples", "one image has no spread", "give 0, or 2 and more")
+    if chosen.classifier is not None and not few:
+        check_folder(Path(chosen.classifier), "--classifier")
     with naming(_NAMES):
-        test = _read(model, name, "test")
-        train = _read(model, name, "train") if chosen.samples else None
+        train, test = _read(model, name, "train"), _read(model, name, "test")
+        model.labels_of(test)  # of classes that the model knows
     if chosen.limit is not None:
         test = test.select(torch.arange(min(chosen.limit, len(test))))
 
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
         if chosen.file is not None:
-            results["likelihood"] = _likelihood(model, test, name, chosen, bar)
-        if train is not None:
+            results["likelihood"] = _likelihood(model, train, test, name, chosen, bar)
+        if chosen.samples:
             results["samples"] = _samples(model, train, test, name, chosen, bar)
         return results
 
@@ -73,7 +80,7 @@ def _read(model: ImageModel, name: str, split: str) -> Images:
 
 
 def _likelihood(
-    model: ImageModel, test: Images, name: str, chosen: Options, bar: Progress
+    model: ImageModel, train: Images, test: Images, name: str, chosen: Options, bar: Progress
 ) -> dict[str, Any]:
     task = bar.add_task("likelihood", total=1.0)
     bound = model.bits_per_dimension(
@@ -82,15 +89,16 @@ def _likelihood(
         seed=chosen.seed,
         progress=lambda share: bar.update(task, completed=share),
     )
-    tokens = model.tokenizer.encode(test)
+    seen, tokens = (model.tokenizer.encode(images) for images in (train, test))
     return {
         "file": name,
         "images": len(test),
         "tokens": bound.tokens,
         "given_the_class": model.recipe.network.classes > 0,
+        "dimensions": "pixels" if isinstance(model.tokenizer, PixelTokenizer) else "codes",
         "bits_per_dimension": bound.bits,
         "bits_per_dimension_error": bound.bits_error,
-        "independent_pixels": unigram_bits(tokens, model.tokenizer.vocab_size),
+        "independent": independent_bits(seen, tokens, model.tokenizer.vocab_size),
     }
 
 
@@ -101,8 +109,10 @@ def table(results: dict[str, Any]) -> Table:
     if likelihood:
         bits, error = likelihood["bits_per_dimension"], likelihood["bits_per_dimension_error"]
         shown.add_row("[bold]likelihood[/]", f"{likelihood['file']}, {likelihood['images']} images")
-        shown.add_row("bits per dimension, at most", f"{bits:.4f} ± {error:.4f}")
-        shown.add_row("bits of independent pixels", f"{likelihood['independent_pixels']:.4f}")
+        what = likelihood["dimensions"]
+        per = "dimension" if what == "pixels" else "code"
+        shown.add_row(f"bits per {per}, at most", f"{bits:.4f} ± {error:.4f}")
+        shown.add_row(f"bits of independent {what}", f"{likelihood['independent']:.4f}")
     if samples:
         shown.add_row("[bold]samples[/]", f"{samples['count']} images")
         shown.add_row("by the", samples["classifier"])

@@ -14,7 +14,7 @@ from rich.console import Console
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.errors import InputError, require
 from partita.files import check_folder
-from partita.hub.text_model import TextModel, load
+from partita.hub.trained import TrainedModel, load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def run(words: Sequence[str]) -> None:
         console.print(f"Uploaded: {url}", soft_wrap=True)
 
 
-def _push(model: TextModel, name: str, private: bool, out: Path) -> object:
+def _push(model: TrainedModel, name: str, private: bool, out: Path) -> object:
     """Upload; what fails there leaves the folder here."""
     try:
         return model.push_to_hub(name, private=private)

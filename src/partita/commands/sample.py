@@ -37,7 +37,7 @@ class Drawing:
     top_p: float | None = None
     """Keep the most probable tokens until their mass reaches p."""
     label: str | None = None
-    """The class of the texts, by name, of a model that was trained with classes."""
+    """The class, by name, of a model that was trained with classes (each: images of all)."""
     guidance: float | None = None
     """How much stronger the label shall pull than it does by itself; 0 for as it is."""
     guidance_schedule: str | None = None
@@ -45,7 +45,7 @@ class Drawing:
     options: dict[str, Any] = field(default_factory=dict)
     """More options of the sampler, for example --options.counts cosine of confidence."""
     count: int = 1
-    """How many texts."""
+    """How many texts or images."""
     seed: int = 0
     """Seed: the same seed gives the same texts."""
     device: str = "auto"
@@ -84,7 +84,8 @@ class Options(Drawing):
     prompt: str = ""
     """A text to go on from."""
     out: str | None = None
-    """Images: the PNG file to draw them in, in a square (one column for each label of `each`)."""
+    """Images: the PNG file to draw them in, in a square (one column for each label of `each`);
+    samples.png unless given."""
     gif: str | None = None
     """Images: a GIF file that shows how they come out of their masks."""
 
@@ -95,6 +96,8 @@ class Options(Drawing):
         for flag, file in (("--out", self.out), ("--gif", self.gif)):
             if file is not None:
                 check_file(Path(file), flag)
+        same = self.gif is not None and self.gif == self.out
+        require(not same, "--gif", "is the same file as --out", "name another")
 
 
 def options(words: Sequence[str]) -> Options:

@@ -29,11 +29,11 @@ from partita.training.retrofit import is_retrofit
 from partita.training.runner import Setting, Watcher, default_folder, run_recipe
 
 DESCRIPTION = """\
-Train a model on a text, from raw files to samples. The run lives in a folder (runs/NAME-METHOD
-unless --out says otherwise) with checkpoints, metrics.jsonl, curves.png and samples/. The same
-command again resumes it: after the end of the run nothing is left to do, after a crash, Ctrl-C or
-a kill it goes on from the last checkpoint. A changed recipe is refused with a list of the changes;
-only the section `run` may change.
+Train a model on a text or a set of images, from raw files to samples. The run lives in a folder
+(runs/NAME-METHOD unless --out says otherwise) with checkpoints, metrics.jsonl, curves.png and
+samples/. The same command again resumes it: after the end of the run nothing is left to do, after
+a crash, Ctrl-C or a kill it goes on from the last checkpoint. A changed recipe is refused with a
+list of the changes; only the section `run` may change.
 
 Every flag is a key of the recipe: `--network.width 256` is `network: {width: 256}` in YAML.
 --print_config prints the whole recipe as YAML, to keep and to change."""

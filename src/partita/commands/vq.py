@@ -48,7 +48,7 @@ def options(words: Sequence[str]) -> Options:
         "vq",
         "Train a VQ tokenizer: images become grids of codes, each of which stands for a square of\n"
         "pixels. The folder is then a tokenizer: partita train IMAGES --tokenizer.name FOLDER.\n"
-        f"{PICTURE} beside it shows test images (above) and what is left of them (below).",
+        f"FOLDER-{PICTURE} shows test images (above) and what is left of them (below).",
         [
             "partita vq mnist/ vq-mnist --vq.network.factor 2 --vq.network.codes 128",
             "partita vq cifar10.tar.xz vq-cifar --vq.network.quantiser fsq --vq.steps 5000",
@@ -67,7 +67,8 @@ def run(words: Sequence[str]) -> None:
     out = Path(chosen.out)
     require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
     check_folder(out.parent, "out")
-    with naming({**_INSIDE, **flags_of(Options, "images", "out"), "path": "images"}):
+    names = flags_of(Options, "images", "out") | {"path": "images", "split": "images"}
+    with naming(_INSIDE | names):
         how = {"size": chosen.size, "colour": chosen.colour}
         train, test = (
             read_images(chosen.images, ImageOptions(split=split, **how))  # type: ignore[arg-type]

@@ -39,7 +39,8 @@ class DataOptions:
     """Data: which text, and how it becomes rows."""
 
     path: str = ""
-    """A text, JSONL or Parquet file (also .gz, .xz, .zst), a folder of them, or hf:NAME."""
+    """A text, JSONL or Parquet file (also .gz, .xz, .zst), a folder of them, or hf:NAME. Images:
+    digits, MNIST's folder, a folder of images by class, or a tar of one."""
     field: str = "text"
     """Field of JSONL, Parquet and Hugging Face data that holds the text."""
     documents: str = "paragraph"

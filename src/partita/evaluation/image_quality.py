@@ -91,12 +91,14 @@ def _fixed() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def unigram_bits(images: Int64[Tensor, "N L"], vocabulary: int) -> float:
-    """Entropy of single tokens, each place by itself: what independent pixels need at least.
+def independent_bits(
+    train: Int64[Tensor, "N L"], test: Int64[Tensor, "M L"], vocabulary: int
+) -> float:
+    """Bits per token of test images under the frequencies that each place has in training images.
 
-    It is that of the images themselves, not of a model that was learned from others.
+    Every token has been seen once more than it was.
     """
-    counts = torch.zeros(images.shape[1], vocabulary, dtype=torch.float64)
-    counts.scatter_add_(1, images.T, torch.ones_like(images.T, dtype=torch.float64))
-    shares = counts / len(images)
-    return float(-torch.special.xlogy(shares, shares).sum(1).mean() / torch.log(torch.tensor(2.0)))
+    counts = torch.ones(train.shape[1], vocabulary, dtype=torch.float64)
+    counts.scatter_add_(1, train.T, torch.ones_like(train.T, dtype=torch.float64))
+    bits = -torch.log2(counts / counts.sum(1, keepdim=True))
+    return float(bits.gather(1, test.T).mean())

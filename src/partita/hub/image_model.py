@@ -18,6 +18,7 @@ from partita.samplers import Prompt, sample
 from partita.samplers.base import Step
 
 Pixels = UInt8[Tensor, "N C H W"]
+GREY = 128  # of what is hidden
 
 
 class ImageModel(TrainedModel):
@@ -43,7 +44,7 @@ class ImageModel(TrainedModel):
     def infill(
         self,
         images: Images | Pixels,
-        known: Bool[Tensor, "H W"],
+        known: Bool[Tensor, "rows columns"],
         *,
         label: str | int | Int64[Tensor, "N"] | None = None,
         **options: Any,
@@ -69,24 +70,41 @@ class ImageModel(TrainedModel):
 
         It is one for each token: of each pixel's channel, where tokens are pixels.
         """
-        classes = self.recipe.network.classes
+        labels = self.labels_of(images)
         return nelbo(
             self.method,  # type: ignore[arg-type]
             self.tokenizer.encode(images).to(self.device),
-            label=images.labels.to(self.device) if classes else None,
+            label=None if labels is None else labels.to(self.device),
             replicates=replicates,
             seed=seed,
             progress=progress,
         )
+
+    def labels_of(self, images: Images) -> Int64[Tensor, "N"] | None:
+        """The model's numbers of the classes of images, by their names; None if it knows none."""
+        if not self.recipe.network.classes:
+            return None
+        names = images.classes or tuple(map(str, range(int(images.labels.max()) + 1)))
+        numbers = [self.label_number(name) for name in names]
+        return torch.tensor(numbers)[images.labels]
 
     def decode(self, tokens: Int64[Tensor, "N L"]) -> Pixels:
         """Rows of tokens as pictures."""
         return self.tokenizer.decode(tokens.cpu())
 
     def draft(self, step: Step) -> Pixels:
-        """What a sampler has so far; what is still hidden has the first of the levels or codes."""
-        tokens = step.canvas.tokens
-        return self.decode(tokens.where(step.canvas.revealed, 0))
+        """What a sampler has so far; what is still hidden is grey."""
+        tokens, hidden = step.canvas.tokens, ~step.canvas.revealed
+        pixels = self.decode(tokens.where(~hidden, 0))
+        return pixels.masked_fill(self.covered(hidden, pixels.shape[2]).cpu(), GREY)
+
+    def covered(self, hidden: Bool[Tensor, "N L"], height: int) -> Bool[Tensor, "N 1 H W"]:
+        """The pixels that some hidden tokens stand for, in images so high."""
+        rows, columns = self.tokenizer.grid
+        channels = getattr(self.tokenizer, "channels", 1)  # of a pixel, which stand side by side
+        places = hidden.view(-1, 1, rows, columns // channels, channels).any(-1)
+        scale = height // rows  # along each side, of the square that a code stands for
+        return places.repeat_interleave(scale, 2).repeat_interleave(scale, 3)
 
     def _labels(self, label: str | int | Tensor | None) -> int | Tensor | None:
         if isinstance(label, Tensor):

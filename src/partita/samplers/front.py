@@ -83,12 +83,12 @@ def _guided(model: Model, weight: float | None, schedule: str, label: int | Tens
     """The model itself, or under guidance where somebody wants that."""
     if weight is None:
         chosen = schedule == "constant"
-        remedy = "say how much: guidance=2.0"
+        remedy = "say how much, for example 2"
         require(chosen, "guidance_schedule", f"is {schedule!r}, but there is no guidance", remedy)
         return model
     check_guidable(model)
     towards = "guidance pulls towards a class label, and none was given"
-    require(label is not None, "label", towards, "say which: label=3")
+    require(label is not None, "label", towards, "say which")
     guided = Guided(model, weight, schedule)  # type: ignore[arg-type]
     return guided if weight else model
 

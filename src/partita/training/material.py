@@ -10,6 +10,7 @@ import numpy as np
 
 from partita.data.batches import Order, documents_of
 from partita.data.image_sets import prepare_images
+from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.kinds import AnyTokenizer, text_tokenizer
 from partita.data.prepare import Prepared, prepare
 from partita.errors import InputError, require
@@ -85,6 +86,14 @@ def _separator(recipe: Recipe, prepared: Prepared) -> int | None:
 def _examine(recipe: Recipe, prepared: Prepared) -> None:
     """Refuse tokens that the recipe cannot make its rows of."""
     _refuse_longer(recipe, prepared)
+    if isinstance(prepared.tokenizer, ImageTokenizer):
+        rows, columns = prepared.tokenizer.grid
+        grid, length = recipe.network.grid, recipe.network.length
+        problem = f"is {length}, but an image has {rows} x {columns} tokens"
+        remedy = f"give --network.length {rows * columns} --network.grid {columns}"
+        require(length == rows * columns, "network.length", problem, remedy)
+        problem = f"is {grid}, but an image has {columns} columns of tokens"
+        require(grid in (0, columns), "network.grid", problem, f"give {columns}")
     classes, told = prepared.train.classes, recipe.network.classes
     if recipe.tokenizer.of_images and told == 0:  # pictures may be drawn without a label
         return

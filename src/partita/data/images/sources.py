@@ -134,8 +134,8 @@ def _check_layout(path: Path, places: list[folders.Place], split: str) -> None:
             problem = f"{path} is laid out in two ways: {first.name} and {place.name}"
             raise InputError("path", problem, "use CLASS/NAME.png for all, or train/ and test/")
     has = {place.split or "train" for place in places}
-    remedy = f"it has: {', '.join(sorted(has))}"
-    require(split in has, "split", f"{path} has no images in {split}/", remedy)
+    remedy = f"put some into {split}/CLASS/, and those for training into train/CLASS/"
+    require(split in has, "split", f"{path} has no images for the split {split!r}", remedy)
 
 
 def _classes(
@@ -158,8 +158,8 @@ def _stacked(path: Path, rows: list[tuple[str, decoding.Pixels]]) -> Tensor:
     for name, row in rows:
         if row.shape != first.shape:
             shapes = f"{first_name} is {_shape(first)}, {name} {_shape(row)}"
-            remedy = "give a size that all are brought to, and colour true or false"
-            raise InputError("path", f"{path} holds images of several sizes: {shapes}", remedy)
+            remedy = "give size, to which all are brought, or colour, true or false"
+            raise InputError("path", f"{path} holds images of several kinds: {shapes}", remedy)
     return torch.from_numpy(np.stack([row for _, row in rows]))
 
 
