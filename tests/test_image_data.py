@@ -287,7 +287,9 @@ def test_folders_that_are_refused(tmp_path, made):
 
 def test_parts_and_places_that_are_not_there(tmp_path):
     write_folder(tmp_path, files())
-    with pytest.raises(InputError, match=r"split: .* has no images in test/; it has: train"):
+    with pytest.raises(
+        InputError, match=r"split: .* has no images for the split 'test'; put some into"
+    ):
         read_images(tmp_path, ImageOptions("test"))
     with pytest.raises(InputError, match=r"does not exist; known: digits"):
         read_images(tmp_path / "nowhere")

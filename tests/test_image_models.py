@@ -155,7 +155,7 @@ def test_a_model_over_codes_carries_its_tokenizer(here, tmp_path):
 
 def test_classes_are_matched_by_their_names(here):
     """Numbers of one set mean nothing in another."""
-    model, data = partita.load("pgm", device="cpu"), read_images("digits")
+    model, data = partita.load(here / "pgm", device="cpu"), read_images("digits")
     swapped = replace(data, classes=tuple("1032456789"))
     assert torch.equal(model.labels_of(data), data.labels)
     expected = torch.tensor([1, 0, 3, 2, 4, 5, 6, 7, 8, 9])[data.labels]
@@ -187,7 +187,10 @@ def test_students_of_models_of_images(here):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (f"{TRAIN} --network.length 8", "network.length: is 8, but an image has 64 tokens; give "),
+        (
+            f"{TRAIN} --network.length 8",
+            "network.length: is 8, but an image has 8 x 8 tokens; give ",
+        ),
         (f"{TRAIN} --network.classes 3", "network.classes: is 3, but the documents have 10"),
         (f"{TRAIN} --network.grid 4", "network.grid: is 4, but an image has 8 columns of tokens"),
         (f"{TRAIN} --data.label folder", "data.label: is for text; the classes of images are "),

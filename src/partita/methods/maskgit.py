@@ -9,9 +9,9 @@ without weights: no bound on a likelihood, but every hidden token counts alike. 
 told r. With `schedule="arccos"`, the default, gamma(r) = arccos(r) / (pi/2), the choice of the
 open reproductions; "cosine" is the paper's own, gamma(r) = cos(pi r/2). (Our time t is 1 - r.)
 
-The paper's sampler is `confidence` (section 3.2: counts by gamma, Gumbel noise that cools linearly);
-`halton` needs no confidence; without a choice it is `ancestral`, as for all of the family. Guidance
-pulls samples towards a label.
+The paper's sampler is `confidence` (section 3.2: counts by gamma, Gumbel noise that cools
+linearly); `halton` needs no confidence; without a choice it is `ancestral`, as for all of the
+family. Guidance pulls samples towards a label.
 """
 
 from __future__ import annotations
