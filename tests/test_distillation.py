@@ -84,6 +84,7 @@ def test_each_round_halves_the_steps_and_remembers_where_it_comes_from(teacher, 
     out = tmp_path / "out"
     distil(teacher, out, "--rounds 2 --distillation.steps 16")
     shown = capsys.readouterr().out
+    assert f"Done. Model: {out}, 2 rounds" in shown
     assert "Round 2: 4 steps of the student for 8 of the teacher" in shown
     assert "divergence from the teacher" in shown
     assert find(out) == find(out / "round-2")
@@ -152,6 +153,40 @@ def test_a_round_goes_on_with_the_teacher_that_it_began_with(tmp_path, capsys):
     )
     assert main(f"distill --teacher {teacher} --out {out} {QUICK}".split()) == 2
     assert "distillation.teacher: " in capsys.readouterr().err
+
+
+def test_a_folder_may_move_between_two_rounds(teacher, tmp_path):
+    distil(teacher, tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    again = f"{teacher}/"  # another name of the same weights
+    distil(again, tmp_path / "there", "--rounds 2")
+    assert find(tmp_path / "there") == find(tmp_path / "there" / "round-2")
+
+
+def test_a_student_that_teaches_is_asked_for_its_own_steps(teacher, tmp_path):
+    distil(teacher, tmp_path / "first", "--distillation.steps 16")
+    rounds, folder = options(["--teacher", str(tmp_path / "first" / "round-1"), "--rounds", "2"])
+    assert [recipe.sampling.steps for recipe in rounds] == [4, 2]
+    assert folder.name == "first-round-1-sdtt"
+
+
+def test_a_signal_after_the_last_step_ends_the_rounds(teacher, tmp_path):
+    sizes = "--rounds 2 --training.steps 4 --run.checkpoint_every 4 --run.previews 0"
+    line = f"-m partita distill --teacher {teacher} --out {tmp_path}/out {sizes}"
+    process = start([sys.executable, *line.split()])
+    done = tmp_path / "out" / "round-1" / "checkpoints" / "step-00000004"
+    assert wait_for(done.is_dir, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert not checkpoints.listed(tmp_path / "out" / "round-2")
+
+
+def test_the_words_of_the_training_text_are_found(teacher, tmp_path, capsys):
+    distil(teacher, tmp_path / "out")
+    capsys.readouterr()
+    assert main(f"eval {tmp_path}/out --samples 2 --json".split()) == 0
+    assert "known_words" in json.loads(capsys.readouterr().out)["samples"]
 
 
 def test_without_text_of_its_own_a_student_reads_its_teachers(teacher):

@@ -378,6 +378,7 @@ TABLE: dict[str, dict[str, str]] = {
         "--teacher mdlm --rounds 65": "--rounds: must be at most 64, got 65",
         "--teacher mdlm --rounds 8": "distillation.steps: after round 8 no step is left of 128; ",
         "--teacher mdlm --distillation.steps 0": "distillation.steps: must be at least 1, got 0",
+        "--teacher mdlm --distillation.steps 9": "distillation.steps: 9 cannot be divided by 2 in ",
         "--teacher mdlm --distillation.substeps 1": "distillation.substeps: must be at least 2, g",
         "--teacher mdlm --distillation.divergence kl": (
             "distillation.divergence: unknown name 'kl'; known: forward-kl, log-mse, mse, reverse"
@@ -386,12 +387,13 @@ TABLE: dict[str, dict[str, str]] = {
         "--teacher mdlm --network.width 8": "--network.width: unknown option; ",
         "--teacher mdlm --training.steps 0": "training.steps: must be at least 1, got 0",
         "--teacher mdlm --out notes.txt": "--out: notes.txt is no folder, so notes.txt/round-1 can",
+        "--teacher mdlm --out mdlm": "--out: mdlm holds a run of its own; choose another folder",
         "--teacher mdlm --out ''": "--out: is empty; name a folder, or leave it out",
         "--teacher mdlm --config nowhere.yaml": "--config: nowhere.yaml does not exist; name a YAM",
         "--teacher mdlm --run.device tpu": "run.device: unknown name 'tpu'; known: auto, cpu, cuda",
         "nowhere.txt --teacher mdlm": "text: nowhere.txt does not exist; check the name",
-        "--teacher ar": "--teacher: AR does not reveal tokens of a masked text; distil one of mdlm",
-        "--teacher flex": "--teacher: FlexMDM does not reveal tokens of a masked text; distil one ",
+        "--teacher ar": "--teacher: AR is no masked model of texts of given",
+        "--teacher flex": "--teacher: FlexMDM is no masked model of texts of given",
     },
     "compare": {
         "": "--judge: must be given; partita compare --help",
@@ -411,7 +413,9 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm --judge ar --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
         "mdlm --judge ar --picture hollow": "--picture: hollow is a folder; name a file",
         "mdlm --judge ar --out notes.txt/x": "--out: notes.txt is no folder; choose another place",
-        "ar --judge ar": "--steps: is not an option of sampler 'autoregressive'; it takes: ",
+        "ar --judge ar": "models: ar has no sampler with a number of steps; leave it out",
+        "mdlm --judge ar --steps [4,4]": "--steps: a number is there twice; give each once",
+        "mdlm --judge ar --out x --picture x": "--picture: is the same file as --out; name another",
     },
     "info": {
         "": "model: must be given; partita info --help",

@@ -140,10 +140,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What two recipes (as dictionaries) disagree on, outside of what is free to change."""
     plain = flatten(Recipe().to_dict())  # what an older recipe does not know, it had as it is here
     flat_old, flat_new = plain | flatten(old), plain | flatten(new)
+    # A teacher is known by its checksum, wherever it lies.
+    free = (*FREE, "training.start_from") if flat_new.get("distillation.teacher") else FREE
     return [
         f"{key}: {json.dumps(flat_old.get(key))} -> {json.dumps(flat_new.get(key))}"
         for key in sorted({*flat_old, *flat_new})
-        if flat_old.get(key) != flat_new.get(key) and not key.startswith(FREE)
+        if flat_old.get(key) != flat_new.get(key) and not key.startswith(free)
     ]
 
 

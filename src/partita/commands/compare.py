@@ -23,6 +23,7 @@ from partita.evaluation.steps import Quality, draw_comparison
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.text_model import TextModel
 from partita.provenance import environment
+from partita.samplers.front import options_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,10 @@ class Options:
         if self.length is not None:
             require_int(self.length, "--length")
         require_seed(self.seed, "--seed")
+        same = self.picture is not None and self.picture == self.out
+        require(not same, "--picture", "is the same file as --out", "name another")
+        again = len(set(self.steps)) < len(self.steps)
+        require(not again, "--steps", "a number is there twice", "give each once")
         for flag, file in (("--picture", self.picture), ("--out", self.out)):
             if file is not None:
                 check_file(Path(file), flag)
@@ -87,6 +92,10 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     with naming({"device": "--device"}):
         models = {name: load_identified(name, chosen.device) for name in chosen.models}
+        for name, (model, _) in models.items():
+            known = "steps" in options_of(model.method)  # type: ignore[arg-type]
+            problem = f"{name} has no sampler with a number of steps"
+            require(known, "models", problem, "leave it out")
     examiner = load_judge(chosen.judge, chosen.device)
     console = Console(highlight=False, stderr=chosen.json)
     bar = Progress(

@@ -11,6 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
+from partita.commands import program
 from partita.commands.parsing import MODEL, make_parser, parse
 from partita.commands.train import PRINT, Display, flat, recipe_of
 from partita.data.options import DataOptions
@@ -18,9 +19,9 @@ from partita.distillation.options import MOST_ROUNDS, DistillationOptions
 from partita.errors import naming, require, require_int
 from partita.hub import checkpoints
 from partita.recipe import Recipe
-from partita.training.distribution import leave
+from partita.training.distribution import joined, leave
 from partita.training.options import RunOptions, TrainingOptions
-from partita.training.runner import RUNS, Setting, run_recipe
+from partita.training.runner import RUNS, Setting, Signals, run_recipe
 
 DESCRIPTION = """\
 Distil a trained model into one that needs fewer sampling steps: self-distillation through time
@@ -64,25 +65,33 @@ class Options:
     run: RunOptions
 
 
-def _parser(data: DataOptions) -> ArgumentParser:
+def _first_steps(teacher: Recipe) -> int:
+    """The sampling steps of a teacher: those that it was made for, if it is a student."""
+    known = teacher.sampling.steps if teacher.distillation.round else None
+    return known or DistillationOptions().steps
+
+
+def _parser(data: DataOptions, steps: int) -> ArgumentParser:
     parser = make_parser("distill", DESCRIPTION, EXAMPLES, recipe=True)
     parser.add_argument("corpus", nargs="?", type=str, help="the text: short for --data.path")
     parser.add_argument("--teacher", type=str, required=True, help=f"the teacher: {MODEL}")
-    parser.add_argument("--rounds", type=int, default=1, help="how often the steps are halved")
+    help_text = "how often the number of steps is divided by distillation.substeps"
+    parser.add_argument("--rounds", type=int, default=1, help=help_text)
     parser.add_argument("--out", type=str, help="folder of the rounds (default: runs/TEACHER-sdtt)")
     for name, default in {"data": data, "training": TRAINING, **_REST}.items():
         skip = _FILLED_IN.get(name, set())
         parser.add_class_arguments(type(default), name, skip=set(skip))
         parser.set_defaults(flat(name, default, skip))
+    parser.set_defaults({"distillation.steps": steps})
     return parser
 
 
 def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
     """The recipe of each round, and the folder of all."""
     given = [word for word in words if word != PRINT]
-    chosen = parse(_parser(DataOptions()), given, Options)
+    chosen = parse(_parser(DataOptions(), DistillationOptions().steps), given, Options)
     base = recipe_of(chosen.teacher)
-    chosen = parse(_parser(base.data), given, Options)
+    chosen = parse(_parser(base.data, _first_steps(base)), given, Options)
     require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
     require_int(chosen.rounds, "--rounds", 1, MOST_ROUNDS)
     sections = {name: getattr(chosen, name) for name in ("data", "training", *_REST)}
@@ -90,6 +99,8 @@ def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
     if chosen.corpus is not None:
         recipe = replace(recipe, data=replace(recipe.data, path=chosen.corpus))
     folder = Path(chosen.out) if chosen.out else RUNS / f"{_name(chosen.teacher)}-sdtt"
+    taken = bool(checkpoints.listed(folder))
+    require(not taken, "out", f"{folder} holds a run of its own", "choose another folder")
     rounds = list(_rounds(recipe, chosen.teacher, chosen.rounds, folder))
     if PRINT in words:
         print(yaml.safe_dump(_shown(recipe), sort_keys=False), end="")
@@ -109,8 +120,9 @@ def _shown(recipe: Recipe) -> dict[str, dict[str, Any]]:
 def _name(teacher: str) -> str:
     """What a teacher is called: its folder's name, or the run's of a checkpoint."""
     path = Path(teacher)
-    run = path.parents[1] if path.parent.name == checkpoints.FOLDER else path
-    return run.resolve().name or "model"
+    run = (path.parents[1] if path.parent.name == checkpoints.FOLDER else path).resolve()
+    name = f"{run.parent.name}-{run.name}" if run.name.startswith("round-") else run.name
+    return name or "model"
 
 
 def _rounds(recipe: Recipe, teacher: str, count: int, folder: Path) -> Iterator[Recipe]:
@@ -131,17 +143,28 @@ def run(words: Sequence[str]) -> int:
         rounds, folder = options(words)
         rounds[0].check_data()  # a missing file is said before anything is made
     console = Console(highlight=False)
-    for recipe in rounds:
-        place = checkpoints.round_folder(folder, recipe.distillation.round)
-        with naming(NAMES), RoundDisplay(console, recipe) as display:
-            stopped_by = run_recipe(recipe, place, display.watcher())
-        if display.setting is not None:  # the first of the processes
-            display.farewell(stopped_by)
-        if stopped_by:
-            break
+    with naming(NAMES), naming({"device": "run.device"}), joined(rounds[0].run.device) as world:
+        stopped_by = _run(rounds, folder, console)
+        if world.first and not stopped_by:
+            console.print(f"Done. Model: {folder}, {len(rounds)} rounds", soft_wrap=True)
+            console.print(f"Try: {program()} sample {folder}", soft_wrap=True)
     code = 128 + stopped_by if stopped_by else 0
     leave(code)
     return code
+
+
+def _run(rounds: Sequence[Recipe], folder: Path, console: Console) -> int:
+    """Round after round, until a signal (its number) or the end (0)."""
+    with Signals() as signals:
+        for recipe in rounds:
+            place = checkpoints.round_folder(folder, recipe.distillation.round)
+            with RoundDisplay(console, recipe) as display:
+                stopped_by = run_recipe(recipe, place, display.watcher(), signals)
+            if display.setting is not None and stopped_by:  # the first of the processes
+                display.farewell(stopped_by)
+            if stopped_by:
+                return stopped_by
+    return 0
 
 
 class RoundDisplay(Display):

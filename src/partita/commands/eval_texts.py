@@ -123,8 +123,10 @@ def _samples(
 def _training_text(model: TextModel) -> Corpus:
     """The text that the model was trained on, if the file that has its name still is that text."""
     corpus, options = model.recipe.data.corpus(), model.recipe.tokenizer
-    key = cache_key(corpus, options.preparation(model.recipe.data))
-    require(key == model.provenance.get("tokens"), "--words", "the training text is not here")
+    preparation, known = options.preparation(model.recipe.data), model.provenance.get("tokens")
+    # A model that was trained further has the tokenizer of the one before.
+    same = any(known == cache_key(corpus, preparation, t) for t in (None, model.tokenizer))
+    require(same, "--words", "the training text is not here")
     return corpus
 
 

@@ -246,9 +246,11 @@ class Display:
         assert self.setting is not None
         folder = self.setting.folder
         if stopped_by:
+            newest = checkpoints.latest(folder)
+            saved = f"saved as {newest}" if newest else "there was nothing to save yet"
             self.console.print(
-                f"Stopped by {signal.Signals(stopped_by).name}; saved as "
-                f"{checkpoints.latest(folder)}. The same command goes on from there.",
+                f"Stopped by {signal.Signals(stopped_by).name}; {saved}. The same command goes on "
+                "from there.",
                 soft_wrap=True,
             )
             return

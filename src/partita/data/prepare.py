@@ -89,9 +89,10 @@ class Prepared:
         return Prepared(folder, train, valid, tokenizer, fresh)
 
 
-def cache_key(corpus: Corpus, options: PrepareOptions) -> str:
-    """A hash of file contents, tokenizer and options."""
-    return _cache_key(corpus, options, tokenizer_file(options.tokenizer))
+def cache_key(corpus: Corpus, options: PrepareOptions, tokenizer: Tokenizer | None = None) -> str:
+    """A hash of file contents, tokenizer (a given one, or that of the options) and options."""
+    file = tokenizer_file(options.tokenizer) if tokenizer is None else None
+    return _cache_key(corpus, options, file, tokenizer)
 
 
 def _cache_key(

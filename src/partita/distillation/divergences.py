@@ -21,18 +21,20 @@ DIVERGENCES: Registry[Divergence] = Registry("distillation.divergence")
 @DIVERGENCES.register("reverse-kl")
 def reverse_kl(student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
     """KL(student || teacher). Over several targets it is least at their geometric mean."""
-    return forward_kl(teacher, student)
+    return _kl(student, teacher)
 
 
 @DIVERGENCES.register("forward-kl")
 def forward_kl(student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
     """KL(teacher || student). Over several targets it is least at their mean."""
-    student, teacher = _possible(student, teacher)
-    gone = _impossible(
-        teacher
-    )  # masked before the product too: a gradient there would be no number
-    difference = teacher.masked_fill(gone, 0) - student.masked_fill(gone, 0)
-    return (teacher.exp() * difference).sum(-1)
+    return _kl(teacher, student)
+
+
+def _kl(p: Tensor, q: Tensor) -> Float[Tensor, "N"]:
+    """KL(p || q). What p cannot be is left out before the product: its gradient is no number."""
+    p, q = _possible(p, q)
+    gone = _impossible(p)
+    return (p.exp() * (p.masked_fill(gone, 0) - q.masked_fill(gone, 0))).sum(-1)
 
 
 @DIVERGENCES.register("total-variation")
@@ -47,7 +49,7 @@ def total_variation(
 def mean_squared_error(
     student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]
 ) -> Float[Tensor, "N"]:
-    """The mean over tokens of the squared difference of probabilities."""
+    """The mean over the vocabulary of the squared difference of probabilities."""
     return (student.exp() - teacher.exp()).square().sum(-1) / _columns(student, teacher)
 
 
@@ -55,7 +57,7 @@ def mean_squared_error(
 def mean_squared_log_error(
     student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]
 ) -> Float[Tensor, "N"]:
-    """The mean over tokens of the squared difference of log-probabilities."""
+    """The mean over the vocabulary of the squared difference of log-probabilities."""
     count = _columns(student, teacher)
     student, teacher = _possible(student, teacher)
     return (student - teacher).square().sum(-1) / count
@@ -72,5 +74,5 @@ def _possible(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _columns(student: Tensor, teacher: Tensor) -> Float[Tensor, "N"]:
-    """How many tokens one of the two can take."""
+    """How many words of the vocabulary one of the two can take."""
     return (~(_impossible(student) & _impossible(teacher))).sum(-1).to(student.dtype)

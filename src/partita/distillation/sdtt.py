@@ -16,8 +16,8 @@ teacher) to their normalised geometric mean. In the next round the student is th
 is k times as large: a round divides the number of sampling steps by k.
 
 A teacher is asked once about each hidden token: when a token is revealed does not depend on what
-it is, so every step asks for its own tokens alone, and the last one for all that are left. Where
-t_k lies therefore does not matter.
+it is, so every step asks for its own tokens alone, and the last one for all that are left. That is
+the paper's procedure at less cost; where t_k lies does not matter for it.
 
 Any method of the masked family whose network is not told the time can learn so. (One that is
 would need two answers to "what time is it": the student's step is longer than its teacher's.)
@@ -112,6 +112,10 @@ class SDTT:
 
     def __post_init__(self) -> None:
         check_student(self.student)
+        counted = self.options.round >= 1
+        require(counted, "round", "must be at least 1: there is a teacher", "the first is 1")
+        apart = self.student is not self.teacher
+        require(apart, "teacher", "is the student itself", "give a copy of it")
         self.teacher.eval().requires_grad_(False)
 
     def loss(
@@ -166,7 +170,7 @@ def check_student(method: object) -> None:
     name = type(method).__name__
     known = "distil one of mdlm, md4 (with method.conditioning none), mdlm-complementary, pgm"
     masked = isinstance(method, MaskedMethod)
-    require(masked, "teacher", f"{name} does not reveal tokens of a masked text", known)
+    require(masked, "teacher", f"{name} is no masked model of texts of given length", known)
     told = isinstance(method, MaskedMethod) and method.timed
     problem = f"the network of this {name} is told the time, and a student's steps are longer"
     require(not told, "teacher", problem, known)

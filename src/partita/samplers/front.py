@@ -124,6 +124,11 @@ def _fitting(model: Model, name: str) -> Sampler:
     return chosen
 
 
+def options_of(model: Model) -> list[str]:
+    """The options that the default sampler of a model takes."""
+    return _options(SAMPLERS[DEFAULT_SAMPLER[model.family]])
+
+
 def _options(chosen: Sampler) -> list[str]:
     parameters = inspect.signature(chosen.run).parameters.values()
     return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]

@@ -106,7 +106,11 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def joined(device: str = "auto") -> Iterator[World]:
-    """This process' world: the one that `torchrun` made, or a world of one."""
+    """This process' world: the one that `torchrun` made, or a world of one.
+
+    Whoever has several runs to make joins around all of them: a group that is left and joined
+    again may wait for ever. Inside, joining does nothing.
+    """
     chosen = choose_device(device)
     if "WORLD_SIZE" not in os.environ:
         yield World(0, 1, chosen)
@@ -115,6 +119,12 @@ def joined(device: str = "auto") -> Iterator[World]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
+    if dist.is_initialized():
+        world = World(rank, size, chosen)
+        yield world
+        gc.collect()
+        world.wait()
+        return
     dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
     try:
         world = World(rank, size, chosen)

@@ -52,6 +52,11 @@ def _check_teacher(recipe: Recipe, method: object) -> None:
     remedy = "give --from MODEL, or use partita distill"
     require(given, "distillation.round", "a student needs a teacher to start from", remedy)
     check_student(method)
+    options = recipe.distillation
+    whole = options.student_steps * options.substeps**options.round == options.steps
+    problem = f"{options.steps} cannot be divided by {options.substeps} in each round"
+    remedy = "give another number: a student goes from 1 to 0 in whole steps"
+    require(whole, "distillation.steps", problem, remedy)
 
 
 def _check_rows(recipe: Recipe) -> None:

@@ -84,9 +84,15 @@ def default_folder(recipe: Recipe) -> Path:
 
 
 def run_recipe(
-    recipe: Recipe, out: str | Path | None = None, watcher: Watcher | None = None
+    recipe: Recipe,
+    out: str | Path | None = None,
+    watcher: Watcher | None = None,
+    signals: Signals | None = None,
 ) -> int:
-    """Train a recipe in a folder, from where it stands: 0 at the end, or a signal's number."""
+    """Train a recipe in a folder, from where it stands: 0 at the end, or a signal's number.
+
+    Whoever has several runs to make listens to `signals` around all of them.
+    """
     watcher = watcher or Watcher()
     folder, recipe = Path(out or default_folder(recipe)), recipe.resolved()
     with naming(_NAMES), joined(recipe.run.device) as world, ExitStack() as held:
@@ -97,10 +103,11 @@ def run_recipe(
         if not Path(recipe.data.cache).is_dir():  # one that is closed may hold the tokens already
             check_folder(Path(recipe.data.cache), "data.cache")
         world.first_does(lambda: held.enter_context(locked(folder)))
-        return _run(recipe, folder, watcher, world)
+        listening = signals or held.enter_context(Signals())
+        return _run(recipe, folder, watcher, world, listening)
 
 
-def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
+def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World, signals: Signals) -> int:
     world.first_does(lambda: refuse_changes(folder, recipe))
     start = _start(recipe)
     prepared = _prepare(recipe, start, folder, world, watcher)
@@ -134,9 +141,9 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World) -> int:
     )
     if world.first:
         watcher.ready(setting)
-    with _Signals() as signals:
-        hooks = _hooks(engine, run, setting, watcher, signals, heard)
-        return train(engine, *rows, hooks)
+    hooks = _hooks(engine, run, setting, watcher, signals, heard)
+    stopped_by = train(engine, *rows, hooks)
+    return stopped_by or signals.received  # also one that came after the last step
 
 
 def _start(recipe: Recipe) -> TrainedModel | None:
@@ -193,7 +200,7 @@ def _hooks(
     run: RunFolder,
     setting: Setting,
     watcher: Watcher,
-    signals: _Signals,
+    signals: Signals,
     heard: list[Listener],
 ) -> Hooks:
     """What happens between steps: on every process what all must do, on the first the rest."""
@@ -261,7 +268,7 @@ def _preview(engine: Engine, run: RunFolder) -> list[str] | Tensor:
     return samples
 
 
-class _Signals:
+class Signals:
     """SIGTERM and Ctrl-C ask for a checkpoint and an end; a second one ends at once."""
 
     WATCHED = (signal.SIGTERM, signal.SIGINT)
@@ -269,7 +276,7 @@ class _Signals:
     def __init__(self) -> None:
         self.received = 0
 
-    def __enter__(self) -> _Signals:
+    def __enter__(self) -> Signals:
         self._before = {number: signal.getsignal(number) for number in self.WATCHED}
         for number in self.WATCHED:
             signal.signal(number, self._note)
