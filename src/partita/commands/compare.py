@@ -11,11 +11,12 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from partita.commands.judging import BATCH, Identified, judged, load_identified, load_judge
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.likelihood import standard_error
 from partita.evaluation.quality import unigram_entropy
@@ -98,14 +99,7 @@ def run(words: Sequence[str]) -> None:
             require(known, "models", problem, "leave it out")
     examiner = load_judge(chosen.judge, chosen.device)
     console = Console(highlight=False, stderr=chosen.json)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    bar = progress_bar(console)
     rows: list[Quality] = []
     with bar, naming(flags_of(Options, "models")):
         task = bar.add_task("", total=len(models) * len(chosen.steps) * chosen.samples)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from partita.commands import eval_images, eval_texts
 from partita.commands.judging import load_any
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.image_model import ImageModel
@@ -119,14 +119,7 @@ def run(words: Sequence[str]) -> None:
         "environment": environment(loaded.device),
         "seed": chosen.seed,
     }
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    bar = progress_bar(console)
     if isinstance(loaded, ImageModel):
         work, table = eval_images.prepared(loaded, chosen), eval_images.table
     else:

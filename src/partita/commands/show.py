@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 from torch import Tensor
 
@@ -21,6 +22,18 @@ PRINTED_FRAMES = 4  # where nothing can be animated
 NEW = "bold green"
 _PICTURES = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
 _PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar for work that takes a while, gone when the work is done."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def printable(text: str) -> str:

@@ -11,15 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from partita.schedules.base import SCHEDULES, Schedule, Times
-from partita.schedules.formulas import (
-    Cosine,
-    CosineSquared,
-    Exponential,
-    Geometric,
-    HalfCosine,
-    Linear,
-    Polynomial,
-)
+from partita.schedules.formulas import Cosine, CosineSquared, HalfCosine, Linear, Polynomial
+from partita.schedules.survival import Exponential, Geometric
 
 
 @dataclass(frozen=True)
