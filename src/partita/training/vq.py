@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -81,17 +82,18 @@ class VQProgress:
 # Losses ------------------------------------------------------------------------------------------
 
 
-class Reconstruction(nn.Module):
+class Reconstruction(nn.Module, ABC):
     """How far pixels (from -1 to 1) are from what they should be; the mean over pixels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.channels = channels
 
+    @abstractmethod
     def forward(
         self, guess: Float[Tensor, "N C H W"], x: Float[Tensor, "N C H W"]
     ) -> Float[Tensor, ""]:
-        raise NotImplementedError
+        """The mean over pixels."""
 
 
 @RECONSTRUCTIONS.register("l2")
