@@ -21,10 +21,11 @@ from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.classifier import ClassifierNetwork
 from partita.networks.options import TransformerOptions
+from partita.networks.unet import UNet
 from partita.networks.vq import VQConfig
 from partita.processes.corruption import Rate
 from partita.randomness import Noise
-from partita.samplers import Guided, Prompt, sample
+from partita.samplers import Prompt, guided, sample
 from partita.samplers.gaussian import generate
 from partita.samplers.options import SamplingOptions
 from partita.schedules import make_schedule
@@ -54,6 +55,10 @@ def broken():
 
 def ddpm():
     return DDPM(torch.nn.Identity(), steps=10)
+
+
+def labelled_ddpm():
+    return DDPM(UNet(1, multipliers=(1,), classes=3), steps=10)
 
 
 def prompt(tokens, known=None):
@@ -130,8 +135,30 @@ TABLE = {
         lambda: sample(MDLM(network(classes=3)), 2, label=torch.tensor([1, 2, 0])),
         "label",
     ),
-    "guidance without a label": (lambda: sample(Guided(MDLM(network(classes=3)), 1.0)), "label"),
-    "guidance without classes": (lambda: Guided(mdlm(), 1.0), "guidance"),
+    "guidance without a label": (lambda: sample(guided(MDLM(network(classes=3)), 1.0)), "label"),
+    "guidance without classes": (lambda: guided(mdlm(), 1.0), "guidance"),
+    "guidance of a causal model without a label": (
+        lambda: sample(AR(network(CausalTransformer, classes=3)), guidance=1.0),
+        "label",
+    ),
+    "guidance of a causal model without classes": (
+        lambda: sample(AR(network(CausalTransformer)), label=1, guidance=1.0),
+        "guidance",
+    ),
+    "guidance of a guided model": (
+        lambda: guided(guided(MDLM(network(classes=3)), 1.0), 1.0),
+        "guidance",
+    ),
+    "negative guidance": (lambda: guided(MDLM(network(classes=3)), -1.0), "guidance"),
+    "guidance in words": (lambda: guided(MDLM(network(classes=3)), "strong"), "guidance"),
+    "unknown ramp": (
+        lambda: guided(MDLM(network(classes=3)), 1.0, "steep"),
+        "guidance_schedule",
+    ),
+    "likelihood under guidance": (
+        lambda: nelbo(guided(MDLM(network(classes=3)), 1.0), TEXT, label=1),
+        "method",
+    ),
     "no such mask": (lambda: mdlm(mask_id=6), "mask_id"),
     "causal network under a mask": (lambda: MDLM(network(CausalTransformer)), "network"),
     "AR that looks ahead": (lambda: AR(network()), "network"),
@@ -256,6 +283,22 @@ TABLE = {
     "vectors of tokens": (lambda: generate(mdlm(), [2]), "model"),
     "a shape that is a number": (lambda: generate(ddpm(), 2), "shape"),
     "negative clip": (lambda: generate(ddpm(), [2], clip=-1.0), "clip"),
+    "guidance of vectors without a label": (
+        lambda: generate(labelled_ddpm(), [1, 4, 4], guidance=1.0),
+        "label",
+    ),
+    "guidance of vectors without classes": (
+        lambda: generate(ddpm(), [2], label=1, guidance=1.0),
+        "guidance",
+    ),
+    "negative guidance of vectors": (
+        lambda: generate(labelled_ddpm(), [1, 4, 4], label=1, guidance=-1.0),
+        "guidance",
+    ),
+    "guidance of vectors in words": (
+        lambda: generate(labelled_ddpm(), [1, 4, 4], label=1, guidance="strong"),
+        "guidance",
+    ),
     "large variances of DDIM": (
         lambda: generate(ddpm(), [2], eta=0.0, variance="large"),
         "variance",

@@ -7,7 +7,7 @@ import torch
 
 from partita.methods import MDLM
 from partita.networks import Transformer, TransformerConfig
-from partita.samplers import SAMPLERS, Guided, sample
+from partita.samplers import SAMPLERS, guided, sample
 from partita.samplers.guidance import guide
 
 LENGTH, VOCAB, CLASSES = 6, 5, 3
@@ -38,18 +38,18 @@ def test_guided_prediction_is_the_formula(model):
     weight = 1.7
     mixed = (1 + weight) * ask(model, label) - weight * ask(model, none)
     mixed[:, VOCAB] = -torch.inf
-    torch.testing.assert_close(ask(Guided(model, weight), label), mixed.log_softmax(-1))
+    torch.testing.assert_close(ask(guided(model, weight), label), mixed.log_softmax(-1))
 
 
 def test_weight_zero_is_the_conditional_model(model):
     label = torch.tensor([1, 1])
-    torch.testing.assert_close(ask(Guided(model, 0.0), label), ask(model, label))
+    torch.testing.assert_close(ask(guided(model, 0.0), label), ask(model, label))
 
 
 def test_both_predictions_come_from_one_pass(model):
     calls = []
     model.network.register_forward_hook(lambda *_: calls.append(1))
-    ask(Guided(model, 2.0), torch.tensor([0, 1]))
+    ask(guided(model, 2.0), torch.tensor([0, 1]))
     assert len(calls) == 1
 
 
@@ -64,7 +64,7 @@ def test_impossible_stays_impossible():
 @pytest.mark.parametrize("name", [n for n in SAMPLERS if SAMPLERS[n].family == "masked"])
 def test_every_sampler_takes_a_guided_model(model, name):
     options = {"block_length": 3} if name == "blocks" else {}
-    drawn = sample(Guided(model, 2.0), 3, label=1, sampler=name, **options)
+    drawn = sample(guided(model, 2.0), 3, label=1, sampler=name, **options)
     assert int(drawn.max()) < VOCAB
-    rows = sample(Guided(model, 2.0), 3, label=torch.tensor([1, 1, 1]), sampler=name, **options)
+    rows = sample(guided(model, 2.0), 3, label=torch.tensor([1, 1, 1]), sampler=name, **options)
     assert torch.equal(drawn, rows)

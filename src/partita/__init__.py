@@ -32,7 +32,7 @@ _HOME = {
     "ByteTokenizer": "partita.data.tokenizers",
     "nelbo": "partita.evaluation.likelihood",
     "exact_log_likelihood": "partita.evaluation.likelihood",
-    "Guided": "partita.samplers",
+    "guided": "partita.samplers",
     "Prompt": "partita.samplers",
     "sample": "partita.samplers",
     "generate": "partita.samplers.gaussian",

@@ -30,7 +30,8 @@ from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas
 from partita.samplers.confidence import CONFIDENCES, most_confident
 from partita.samplers.counts import HIDDEN_SHARE, reveal_counts
-from partita.samplers.guidance import RAMPS, Guided, guide
+from partita.samplers.guidance import RAMPS, guide
+from partita.samplers.guided_models import guided
 from partita.samplers.halton import halton, halton_order, halton_ranks
 from partita.samplers.planned import reveal_in_order
 from partita.schedules import make_schedule
@@ -44,7 +45,7 @@ def probabilities(logits, temperature=1.0, top_k=None):
     return (table / table.sum(-1, keepdim=True)).view(logits.shape)
 
 
-def guided(conditional, unconditional, weight):
+def mixed(conditional, unconditional, weight):
     """The library's guided log-probabilities from recorded logits, in float64."""
     logs = [x.double().log_softmax(-1) for x in (conditional, unconditional)]
     return guide(*logs, weight)
@@ -214,7 +215,7 @@ def test_confidence_sampler():
         for step in range(steps):
             logs = at["logits_cond"][step].double().log_softmax(-1)
             if run["cfg_w"]:
-                logs = guided(logs, at["logits_uncond"][step], float(ramp[step]))
+                logs = mixed(logs, at["logits_uncond"][step], float(ramp[step]))
             probs = probabilities(logs, 1 / run["sm_temp"])
             theirs = at["softmax_input"][step].double().softmax(-1)
             torch.testing.assert_close(probs, theirs, atol=1e-5, rtol=1e-4)
@@ -296,7 +297,7 @@ def test_halton_sampler():
         for step in range(steps):
             logs = at["logits_cond"][step].double()
             if run["w"]:
-                logs = guided(logs, at["logits_uncond"][step], run["w"])
+                logs = mixed(logs, at["logits_uncond"][step], run["w"])
             temperature = 1 / float(at["temperature"][step])
             theirs = at["softmax_input"][step].double().softmax(-1)
             ours = probabilities(logs, temperature)
@@ -446,7 +447,7 @@ def test_image_partition_halton_sampler(weight):
         known = (share * (tokens.shape[1] - 1)).round().long()
         return torch.tensor([seen.index(k) / (steps - 1) for k in known.tolist()])
 
-    model = Guided(images.method, float(weight), by_step) if weight else images.method
+    model = guided(images.method, float(weight), by_step) if weight else images.method
     zero = torch.zeros(1, dtype=torch.long)
     ranks = F.pad(halton_ranks(side, side, zero), (before, 0))[0]
     session = ImageReplay(images, model, label, uniforms, ranks, counts)
@@ -468,7 +469,7 @@ def test_image_partition_samplers_on_recorded_logits(name):
         at = {k: case[f"{name}.step{step}.{k}"] for k in ("noisy_positions", "drawn", "probs")}
         logits = [case[f"{name}.step{step}.logits_{kind}"] for kind in ("cond", "uncond")]
         weight = config["cfg_w"] * float(RAMPS["linear"](torch.tensor(step / (steps - 1))))
-        logs = guided(*logits, weight)
+        logs = mixed(*logits, weight)
         warm = name == "halton" and step < config["halton_temp_warmup"]
         if name == "halton":  # mask and start cannot be drawn
             logs[..., config["mask_id"] :] = -torch.inf

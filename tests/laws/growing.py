@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ class Posteriors:
         tokens, counts = np.tensordot(weight, under, 1), np.tensordot(weight, gaps, 1)
         if not counts.any():
             tokens, counts = tokens + 1, counts + np.eye(self.longest + 1)[0]
-        return _said(tokens, counts)
+        return normalised(tokens, counts)
 
     def _stacked(self, state):
         """All ways as arrays; tokens and gaps as ones among zeros."""
@@ -130,10 +130,32 @@ class Perturbed(Posteriors):
         tokens = exact.tokens * np.exp(self.size * random.normal(size=exact.tokens.shape))
         moved = exact.counts.copy()
         moved[:, 1:] *= np.exp(self.size * random.normal(size=moved[:, 1:].shape))
-        return _said(tokens, moved)
+        return normalised(tokens, moved)
 
 
-def _said(tokens, counts):
+class Mixed:
+    """Guidance by hand: two tables, and a weight that is a function of alpha.
+
+    Of gaps, the laws of their counts are mixed, or else their expectations, up to a limit.
+    """
+
+    def __init__(self, known, nothing, weight, counts, limit):
+        self.tables, self.longest = (known, nothing), known.longest
+        self.weight, self.counts, self.limit = weight, counts, limit
+
+    def at(self, state, alpha):
+        known, nothing = (table.at(state, alpha) for table in self.tables)
+        w = self.weight(alpha)
+
+        def mixed(a, b):
+            return np.where(a > 0, a ** (1 + w) / np.where(a > 0, b, 1) ** w, 0)
+
+        tokens, counts = mixed(known.tokens, nothing.tokens), mixed(known.counts, nothing.counts)
+        said, rates = normalised(tokens, counts), mixed(known.gaps, nothing.gaps)
+        return said if self.counts else replace(said, gaps=rates.clip(max=self.limit))
+
+
+def normalised(tokens, counts):
     counts = counts / counts.sum(-1, keepdims=True)
     gaps = counts @ np.arange(counts.shape[1])
     return Said(tokens / tokens.sum(-1, keepdims=True), counts, gaps)
@@ -181,6 +203,29 @@ class GrowingModel:
 
     def ask(self, text, t, queries, label=None):  # noqa: ARG002
         return _ask(self.table, text, self.process.insertion.alpha(t), queries, self.distribution)
+
+
+class LabelledModel(GrowingModel):
+    """Two tables: one for label 1 of 3, the other for none."""
+
+    def __init__(self, known, nothing, **options):
+        super().__init__(known, **options)
+        self.tables = known, nothing
+        self.network = TableTransformer(known, self.length)
+        self.network.config = replace(self.network.config, classes=3)
+
+    def ask(self, text, t, queries, label=None):
+        alphas, counts = self.process.insertion.alpha(t), None
+        laws, said = zip(
+            *(_ask(table, text, alphas, queries, self.distribution) for table in self.tables),
+            strict=True,
+        )
+        known = torch.repeat_interleave(label == 1, text.lengths + 1)
+        law = torch.where((label == 1)[text.rows[queries], None], *laws)
+        gaps = torch.where(known, *(one.gaps for one in said))
+        if self.distribution:
+            counts = torch.where(known[:, None], *(one.counts for one in said))
+        return law, Answer(law, gaps, counts)
 
 
 class TableTransformer(FlexibleTransformer):

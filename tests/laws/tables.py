@@ -7,13 +7,14 @@ every law and every expectation can be written down exactly.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from scipy import stats
 from torch import Tensor, nn
 
 from partita.methods import MD4, MDLM, PGM
+from partita.methods.masked_method import TIME_SCALE
 from partita.networks import Queries
 from partita.networks.layouts import DENSE
 from partita.processes.masked import reverse
@@ -79,6 +80,49 @@ class TablePartitionNetwork(nn.Module):
             for seen, queries in zip(reversed(halves), asked, strict=True)
         ]
         return torch.cat(answers), Queries(*map(torch.cat, zip(*asked, strict=True)))
+
+
+class LabelledNetwork(nn.Module):
+    """Two networks: one for label 1 of 3, the other for none."""
+
+    def __init__(self, known: nn.Module, nothing: nn.Module) -> None:
+        super().__init__()
+        self.known, self.nothing = known, nothing
+        self.config = replace(known.config, classes=3)
+
+    def forward(self, tokens, *, queries: Queries, scalar=None, label=None):
+        told = {"queries": queries, "scalar": scalar}
+        outputs = self.known(tokens, **told), self.nothing(tokens, **told)
+        return torch.where((label[queries.rows] == 1)[:, None], *outputs)
+
+
+def leaning_pair(make) -> tuple[nn.Module, nn.Module]:
+    """Networks with tables for a label, leaning towards token 1, and for none."""
+    known, nothing = make(1), make(2)
+    with torch.no_grad():
+        known.table.mul_(0.3).add_(nothing.table)[..., 1] += 0.7
+    return known, nothing
+
+
+class MixedNetwork(nn.Module):
+    """Guidance by hand: (1 + w) times one network's outputs less w times another's.
+
+    w is a function of 1 - t. `keep_total` leaves the sum of the exponentials what it was.
+    """
+
+    def __init__(self, known: nn.Module, nothing: nn.Module, weight, keep_total=False) -> None:
+        super().__init__()
+        self.known, self.nothing, self.config = known, nothing, known.config
+        self.weight, self.keep_total = weight, keep_total
+
+    def forward(self, tokens, *, queries: Queries, scalar=None, label=None):  # noqa: ARG002
+        told = {"queries": queries, "scalar": scalar}
+        known, nothing = self.known(tokens, **told), self.nothing(tokens, **told)
+        weight = self.weight(1 - scalar[queries.rows, None].double() / TIME_SCALE)
+        mixed = (1 + weight) * known - weight * nothing
+        if not self.keep_total:
+            return mixed
+        return mixed.log_softmax(-1) + known.logsumexp(-1, keepdim=True)
 
 
 def state_index(tokens: Tensor, size: int = VOCAB) -> Tensor:

@@ -381,9 +381,27 @@ class Formula(torch.nn.Module):
         return self.strength * torch.cat([lean, -lean], dim=-1)
 
 
-def two_tokens(strength, steps):
+class MixedFormula(Formula):
+    """Strengths for label 1 of 3 and for none; without labels, both mixed by a weight of 1 - t.
+
+    The weights 0 and -1 are the two themselves.
+    """
+
+    def __init__(self, known, nothing, weight=None):
+        super().__init__(known)
+        self.config, self.strengths, self.weight = Sizes(classes=3), (known, nothing), weight
+
+    def forward(self, x, *, scalar=None, label=None, **more):
+        weight = self.weight(1 - scalar / 1000) if label is None else -(label != 1).float()
+        mixed = (1 + weight) * self.strengths[0] - weight * self.strengths[1]
+        self.strength = mixed[:, None, None]
+        return super().forward(x, scalar=scalar, **more)
+
+
+def two_tokens(formula, steps):
     """Two tokens, at -1 and 1 of a line, and sequences of one: everything can be integrated."""
-    model = EmbeddingDDPM(Formula(strength), schedule="cosine", steps=steps)
+    formula = Formula(formula) if isinstance(formula, float) else formula
+    model = EmbeddingDDPM(formula, schedule="cosine", steps=steps)
     with torch.no_grad():
         model.embed.weight.copy_(torch.tensor([[-0.7], [2.0]]))
     return model

@@ -10,10 +10,10 @@ from torch import nn
 
 from partita.categorical import Decoding, weights
 from partita.errors import InputError
-from partita.methods import AR, D3PM, MDLM, PGM, MaskGIT
+from partita.methods import AR, MDLM, PGM, MaskGIT
 from partita.networks import Transformer, TransformerConfig, TransformerOptions
 from partita.randomness import Noise
-from partita.samplers import Guided, Prompt, sample
+from partita.samplers import Prompt, guided, sample
 from partita.samplers.counts import reveal_counts
 from partita.samplers.guidance import RAMPS
 from partita.samplers.halton import halton_order, halton_ranks
@@ -219,7 +219,7 @@ def test_every_guided_prediction_is_the_formula(ramp):
     model, states = labelled(), all_states(3)
     rows, positions = (states == MASK).nonzero(as_tuple=True)
     label = torch.full((len(states),), LABEL)
-    ours = Guided(model, 1.7, ramp).predict(states, states != MASK, rows, positions, None, label)
+    ours = guided(model, 1.7, ramp).predict(states, states != MASK, rows, positions, None, label)
     oracle = Towards(model, 1.7, ramp).predict(states, states != MASK, rows, positions)
     torch.testing.assert_close(ours, oracle)
     torch.testing.assert_close(ours.exp().sum(-1), torch.ones(len(rows), dtype=torch.float64))
@@ -274,7 +274,7 @@ def test_weight_zero_is_no_guidance_token_by_token(sampler):
     model = labelled()
     plain = sample(model, 500, label=LABEL, sampler=sampler, seed=6)
     assert torch.equal(sample(model, 500, label=LABEL, sampler=sampler, seed=6, guidance=0), plain)
-    wrapped = sample(Guided(model, 0.0), 500, label=LABEL, sampler=sampler, seed=6)
+    wrapped = sample(guided(model, 0.0), 500, label=LABEL, sampler=sampler, seed=6)
     assert torch.equal(wrapped, plain)
     strong = sample(model, 500, label=LABEL, sampler=sampler, seed=6, guidance=3.0)
     assert not torch.equal(strong, plain)
@@ -318,9 +318,8 @@ def test_what_guidance_refuses():
     for broken, told, message in (
         (model, {"guidance": 2.0}, "label: guidance pulls towards a class label"),
         (unlabelled, {"guidance": 2.0, "label": 1}, "guidance: the model has no class labels"),
-        (AR.build(options, 5), {"guidance": 2.0, "label": 1}, "a causal model cannot be guided"),
-        (D3PM.build(options, 5), {"guidance": 2.0, "label": 1}, "a chain model cannot be guided"),
-        (Guided(model, 1.0), {"guidance": 2.0, "label": 1}, "is guided already"),
+        (AR.build(options, 5), {"guidance": 2.0}, "label: guidance pulls towards a class label"),
+        (guided(model, 1.0), {"guidance": 2.0, "label": 1}, "is guided already"),
         (model, {"guidance": -1.0, "label": 1}, "guidance"),
         (model, {"guidance": float("nan"), "label": 1}, "guidance"),
         (model, {"guidance_schedule": "linear", "label": 1}, "there is no guidance"),

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from partita.errors import require
 from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.mdlm import subs
+from partita.networks.attention import KeyValueCache
 from partita.networks.base import Queries
 from partita.networks.causal import CausalTransformer
 from partita.networks.layouts import DENSE, Layout, Segments
@@ -67,6 +68,19 @@ class AR(nn.Module):
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         """log p(next token): never the start token."""
         return subs(logits, self.start_id)
+
+    def new_caches(self, batch: int) -> list[KeyValueCache]:
+        """Memory for `batch` sequences that are written from left to right."""
+        return self.network.new_caches(batch)
+
+    def following(
+        self,
+        tokens: Int64[Tensor, "B N"],
+        caches: list[KeyValueCache],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B V"]:
+        """Read the next tokens; log p of the one that follows them."""
+        return self.log_probabilities(self.network.extend(tokens, caches, label))
 
     def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
         """What the network reads to predict each token: the start token, then all but the last.

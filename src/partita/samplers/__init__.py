@@ -15,14 +15,13 @@ from partita.samplers import (
 from partita.samplers.base import SAMPLERS, Callback, Session, Step
 from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.front import sample
-from partita.samplers.guidance import Guided
+from partita.samplers.guided_models import guided
 
 __all__ = [
     "SAMPLERS",
     "Callback",
     "Canvas",
     "Decoding",
-    "Guided",
     "Prompt",
     "Session",
     "Step",
@@ -31,6 +30,7 @@ __all__ = [
     "chain",
     "confidence",
     "gaussian",
+    "guided",
     "halton",
     "insertion",
     "planned",

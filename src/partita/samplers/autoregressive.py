@@ -25,13 +25,13 @@ def autoregressive(session: Session[AR], canvas: Canvas) -> Int64[Tensor, "B L"]
     )
     common = int(revealed.sum(-1).min())
     read = model.shifted(canvas.tokens)[:, : common + 1]
-    caches = model.network.new_caches(canvas.batch)
+    caches = model.new_caches(canvas.batch)
     rows = torch.arange(canvas.batch, device=device)
     for position in range(common, length):
         with torch.no_grad():
-            logits = model.network.extend(read, caches, session.label)
+            log_probs = model.following(read, caches, session.label)
         positions = torch.full_like(rows, position)
-        tokens = session.draw(model.log_probabilities(logits), 0, rows, positions)
+        tokens = session.draw(log_probs, 0, rows, positions)
         new = ~revealed[:, position]
         canvas.write(rows[new], positions[new], tokens[new])
         session.report(position - common, length - common, canvas, rows[new], positions[new])

@@ -19,6 +19,7 @@ from partita.randomness import Noise
 from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
 from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.guidance import Guided, check_guidable
+from partita.samplers.guided_models import guided
 
 DEFAULT_SAMPLER = {
     "masked": "ancestral",
@@ -89,13 +90,14 @@ def _guided(model: Model, weight: float | None, schedule: str, label: int | Tens
     check_guidable(model)
     towards = "guidance pulls towards a class label, and none was given"
     require(label is not None, "label", towards, "say which")
-    guided = Guided(model, weight, schedule)  # type: ignore[arg-type]
-    return guided if weight else model
+    under_guidance = guided(model, weight, schedule)
+    return under_guidance if weight else model
 
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
     """Dropout off inside, and the model's mode as it was afterwards."""
+    model = model.model if isinstance(model, Guided) else model
     module = model if isinstance(model, nn.Module) and model.training else None
     if module:
         module.eval()
@@ -230,6 +232,7 @@ def as_labels(
 
 
 def _device(model: Model) -> torch.device:
+    model = model.model if isinstance(model, Guided) else model
     if isinstance(model, nn.Module):
         for parameter in model.parameters():
             return parameter.device

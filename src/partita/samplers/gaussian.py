@@ -33,6 +33,7 @@ from partita.randomness import Noise, Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
 from partita.samplers.front import as_labels, evaluating
+from partita.samplers.guided_models import halves, twice
 
 ROUNDINGS = ("softmax", "nearest")
 
@@ -128,6 +129,7 @@ def generate(
     seed: int = 0,
     first: int = 0,
     label: int | Int64[Tensor, "B"] | None = None,
+    guidance: float = 0.0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B *shape"]:
@@ -136,7 +138,7 @@ def generate(
     `steps` is a number of steps, or those to visit. `eta` below 1 is DDIM, with its own variance;
     with `eta=1` the variance is the model's unless given. `clip` keeps predictions of x_0 in
     [-clip, clip], which is 1 for images. The samples are numbered from `first`; sample i of a seed
-    has the same noise in any batch.
+    has the same noise in any batch. `guidance` pulls predictions towards the label.
     """
     kind = type(model).__name__
     require(isinstance(model, DDPM), "model", f"{kind} is no DDPM", "use partita.sample")
@@ -147,6 +149,7 @@ def generate(
     require_int(first, "first", 0)
     if clip is not None:
         require_positive(clip, "clip")
+    _check_guidance(model, guidance, label)
     problem = "large variances are DDPM's, but eta below 1 is DDIM"
     require(eta == 1 or variance != "large", "variance", problem, "leave one of the two out")
     noise = Noise.for_batch(seed, count, first, device)
@@ -154,7 +157,7 @@ def generate(
     like = torch.empty(count, *shape, device=device, dtype=dtype)
 
     def predict(x: Tensor, t: Tensor) -> Tensor:
-        x_0 = model.clean(x, t, labels)
+        x_0 = _clean(model, x, t, labels, guidance)
         return x_0 if clip is None else x_0.clamp(-clip, clip)
 
     if variance is None:
@@ -163,6 +166,28 @@ def generate(
     start = gaussian(noise, Purpose.STATE, model.process.steps, like)
     with evaluating(model):
         return descend(model.process, predict, start, noise, path, eta=eta, variance=variance)
+
+
+def _check_guidance(model: DDPM, weight: float, label: object) -> None:
+    require_number(weight, "guidance")
+    towards = "guidance pulls towards a class label, and none was given"
+    require(weight == 0 or label is not None, "label", towards, "say which")
+    problem, remedy = "the network has no class labels", "use one with `classes`, such as UNet"
+    require(weight == 0 or getattr(model.network, "classes", 0) > 0, "guidance", problem, remedy)
+
+
+def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float) -> State:
+    """x_0^theta; under guidance (1 + w) x_0(c) - w x_0(nothing).
+
+    That is Ho and Salimans' guided noise (2022, eq. 6): x_0 is affine in epsilon, with
+    coefficients that sum up to the same.
+    """
+    if labels is None or weight == 0:
+        return model.clean(x, t, labels)
+    none = torch.full_like(labels, getattr(model.network, "classes"))  # noqa: B009 - any module
+    both = model.clean(twice(x), twice(t), torch.cat([labels, none]))
+    conditional, unconditional = halves(both)
+    return (1 + weight) * conditional - weight * unconditional
 
 
 # Tokens ------------------------------------------------------------------------------------------

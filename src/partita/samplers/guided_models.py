@@ -1,0 +1,185 @@
+"""What guidance does to each family of models: which prediction it mixes.
+
+masked      the law of a hidden token
+causal      the law of the next token
+chain       the law of a clean token, of which the process makes a step
+gaussian    the law of a clean token, and with it the mean of its embedding
+score       log-scores, log p_t(y) / p_t(x): those of the tilted law are mixed like its logs
+flexible    the law of a hidden token; how many tokens are missing is mixed in the same way,
+            as a law where the network has one, otherwise as the rate that it is
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from partita.methods.ar import AR
+from partita.methods.base import Chain, Denoiser, Model
+from partita.methods.diffusion_lm import EmbeddingDDPM
+from partita.networks.attention import KeyValueCache
+from partita.networks.flexible import Answer, mean_count
+from partita.ragged import Ragged
+from partita.samplers.guidance import Guided, Ramp, check_guidable, guide, mix
+from partita.samplers.insertion import FlexibleModel
+from partita.samplers.score import ScoreModel
+
+
+def twice(x: Tensor) -> Tensor:
+    """Rows for the pass with labels, and the same for the one without."""
+    return torch.cat([x, x])
+
+
+def halves(both: Tensor) -> tuple[Tensor, Tensor]:
+    """The answers with labels, and those without."""
+    conditional, unconditional = both.chunk(2)
+    return conditional, unconditional
+
+
+class GuidedDenoiser(Guided[Denoiser]):
+    """MDLM, MD4, MaskGIT, PGM."""
+
+    def predict(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        revealed: Bool[Tensor, "B L"],
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+        time: Float[Tensor, "B"] | None = None,
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "N V"]:
+        both = self.model.predict(
+            twice(tokens),
+            twice(revealed),
+            torch.cat([rows, rows + tokens.shape[0]]),
+            twice(positions),
+            None if time is None else twice(time),
+            self._labels(label),
+        )
+        share = revealed.sum(-1).double() / max(1, revealed.shape[1] - 1)
+        return guide(*halves(both), self._weights(share)[rows, None])
+
+
+class GuidedAR(Guided[AR]):
+    """AR. The caches hold both passes; the share of revealed tokens is that of the full length."""
+
+    def new_caches(self, batch: int) -> list[KeyValueCache]:
+        return self.model.new_caches(2 * batch)
+
+    def following(
+        self,
+        tokens: Int64[Tensor, "B N"],
+        caches: list[KeyValueCache],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B V"]:
+        both = self.model.following(twice(tokens), caches, self._labels(label))
+        read = torch.full((len(tokens),), caches[0].filled - 1.0, device=tokens.device)
+        weights = self._weights(read.double() / max(1, self.length - 1))
+        return guide(*halves(both), weights[:, None])
+
+
+class GuidedChain(Guided[Chain]):
+    """D3PM, GenMD4."""
+
+    def log_mean(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        time: Float[Tensor, "B"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        both = self.model.log_mean(twice(tokens), twice(time), self._labels(label))
+        return guide(*halves(both), self._weights(1 - time)[:, None, None])
+
+
+class GuidedEmbeddings(Guided[EmbeddingDDPM]):
+    """DDPM on embeddings."""
+
+    def log_probabilities(
+        self,
+        x_t: Float[Tensor, "B L D"],
+        t: Int64[Tensor, "B"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        both = self.model.log_probabilities(twice(x_t), twice(t), self._labels(label))
+        share = 1 - t.double() / self.model.process.steps
+        return guide(*halves(both), self._weights(share)[:, None, None])
+
+
+class GuidedScore(Guided[ScoreModel]):
+    """SEDD."""
+
+    def log_score(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        time: Float[Tensor, "B"],
+        rows: Int64[Tensor, "N"],
+        positions: Int64[Tensor, "N"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "N S"]:
+        asked = torch.cat([rows, rows + tokens.shape[0]]), twice(positions)
+        both = self.model.log_score(twice(tokens), twice(time), *asked, self._labels(label))
+        conditional, unconditional = halves(both)
+        weight = self._weights(1 - time)[rows, None].to(both.dtype)
+        guided = mix(conditional, unconditional, weight)
+        absorbing = self.model.graph.mask_id
+        if absorbing is not None:
+            # The scores of a mask sum to 1 / (e^sigma - 1) under any law: when it is revealed is
+            # the schedule's matter, which token it becomes is the law's. The ratio of the masked
+            # state to itself is no part of that.
+            ones = torch.arange(both.shape[-1], device=both.device) == absorbing
+            total = conditional.masked_fill(ones, -torch.inf).logsumexp(-1, keepdim=True)
+            law = guided.masked_fill(ones, -torch.inf).log_softmax(-1)
+            guided = torch.where(ones, conditional, law + total)
+        return torch.where(weight == 0, conditional, guided)
+
+
+class GuidedGrowth(Guided[FlexibleModel]):
+    """FlexMDM."""
+
+    def ask(
+        self,
+        text: Ragged,
+        t: Float[Tensor, "B"],
+        queries: Int64[Tensor, "M"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> tuple[Float[Tensor, "M V"], Answer]:
+        copies = Ragged(twice(text.tokens), twice(text.lengths))
+        places = torch.cat([queries, queries + text.tokens.numel()])
+        both, answer = self.model.ask(copies, twice(t), places, self._labels(label))
+        weights = self._weights(1 - t)
+        log_probs = guide(*halves(both), weights[text.rows[queries], None])
+        gaps = torch.repeat_interleave(weights, text.lengths + 1)
+        return log_probs, self._missing(answer, gaps, log_probs)
+
+    def _missing(self, answer: Answer, weight: Tensor, logits: Tensor) -> Answer:
+        """What gaps are missing: of numbers, the rates' logarithms are mixed."""
+        if answer.counts is None:
+            conditional, unconditional = halves(answer.gaps)
+            rates = mix(conditional.log(), unconditional.log(), weight.to(conditional.dtype)).exp()
+            rates = rates.clamp(max=float(self.length))
+            return Answer(logits, torch.where(weight == 0, conditional, rates), None)
+        counts = guide(*halves(answer.counts.log_softmax(-1)), weight[:, None])
+        return Answer(logits, mean_count(counts), counts)
+
+
+FAMILIES: dict[str, type[Guided[Any]]] = {
+    "masked": GuidedDenoiser,
+    "causal": GuidedAR,
+    "chain": GuidedChain,
+    "gaussian": GuidedEmbeddings,
+    "score": GuidedScore,
+    "flexible": GuidedGrowth,
+}
+
+
+def guided(model: Model, weight: float, ramp: str | Ramp = "constant") -> Guided[Any]:
+    """A labelled model whose predictions are pulled towards the label, for any sampler.
+
+    `ramp` is how the weight rises: "constant", "linear", "cosine", or a function of the share of
+    revealed tokens.
+    """
+    check_guidable(model)
+    return FAMILIES[model.family](model, weight, ramp)
