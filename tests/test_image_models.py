@@ -153,6 +153,27 @@ def test_a_model_over_codes_carries_its_tokenizer(here, tmp_path):
     assert format.TOKENIZER_TENSORS in format.verify(find(here / "codes"))
 
 
+@pytest.mark.usefixtures("here")
+def test_images_can_be_prepared_beforehand(tmp_path, capsys):
+    words = f"prepare digits --tokenizer.name pixels --data.cache {tmp_path}"
+    assert do(words) == 0
+    assert "(1,425 images)" in capsys.readouterr().out
+    assert do(words) == 0
+    assert "Nothing changed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_parts_say_what_they_are(capsys):
+    assert do("eval pgm digits --samples 2 --limit 2 --classifier look") == 0
+    for name, kind in (("vq", "tokenizer"), ("look", "classifier")):
+        capsys.readouterr()
+        assert do(f"info {name} --json") == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert (facts["kind"], facts["parameters"] > 0) == (f"partita image {kind}", True)
+        assert do(f"info {name}") == 0
+        assert f"{name}: partita image {kind}, " in capsys.readouterr().out
+
+
 def test_classes_are_matched_by_their_names(here):
     """Numbers of one set mean nothing in another."""
     model, data = partita.load(here / "pgm", device="cpu"), read_images("digits")
@@ -191,12 +212,15 @@ def test_students_of_models_of_images(here):
             f"{TRAIN} --network.length 8",
             "network.length: is 8, but an image has 8 x 8 tokens; give ",
         ),
-        (f"{TRAIN} --network.classes 3", "network.classes: is 3, but the documents have 10"),
+        (f"{TRAIN} --network.classes 3", "network.classes: is 3, but the images have 10"),
         (f"{TRAIN} --network.grid 4", "network.grid: is 4, but an image has 8 columns of tokens"),
         (f"{TRAIN} --data.label folder", "data.label: is for text; the classes of images are "),
         (f"{TRAIN} --data.rows packed", "data.rows: images are whole rows; leave it out"),
         ("train digits", "tokenizer.name: bytes makes no tokens of images; give --tokenizer.name"),
-        ("sample pgm --out a.png --gif a.png", "--gif: is the same file as --out; name another"),
+        ("sample pgm --gif a.png", "--gif: a.png would hold a GIF, and its name says otherwise; "),
+        ("sample pgm --out a.jpg", "--out: a.jpg would hold a PNG, and its name says otherwise; "),
+        ("infill pgm 5 --hide top --out a", "--out: a would hold a PNG, and its name says other"),
+        ("prepare nowhere --tokenizer.name pixels", "data.path: nowhere does not exist; known: "),
         ("eval pgm digits --samples 1", "--samples: one image has no spread; give 0, or 2 and "),
         (f"{TRAIN} --tokenizer.levels 1", "tokenizer.levels: must be at least 2, got 1"),
         (TRAIN.replace("digits", "nowhere"), "data.path: nowhere does not exist; name a folder"),

@@ -111,7 +111,10 @@ def test_labels_are_dropped_now_and_then_alike_on_any_number_of_processes(tmp_pa
     ("words", "message"),
     [
         ("--data.label kind", "network.classes: is 0, but the documents have 2 (digits, letters);"),
-        ("--network.classes 2", "network.classes: is 2, but no document has one; leave it out"),
+        (
+            "--network.classes 2",
+            "network.classes: is 2, but none of the documents has one; leave it out",
+        ),
         ("--data.label sort --network.classes 2", "data.label: rows.jsonl line 1 has no class"),
         (
             "--data.label kind --network.classes 2 --data.rows packed",

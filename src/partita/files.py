@@ -42,9 +42,12 @@ def check_folder(path: Path, argument: str) -> None:
         require(usable, argument, f"{place} is closed to writing", "choose another place")
 
 
-def check_file(path: Path, argument: str) -> None:
-    """Refuse a place where no file can be written."""
+def check_file(path: Path, argument: str, kind: str | None = None) -> None:
+    """Refuse a place where no file can be written, and a name that promises another kind."""
     require(bool(path.name) and not path.is_dir(), argument, f"{path} is a folder", "name a file")
+    if kind is not None:
+        problem = f"{path} would hold a {kind[1:].upper()}, and its name says otherwise"
+        require(path.suffix.lower() == kind, argument, problem, f"end its name in {kind}")
     check_folder(path.parent, argument)
 
 

@@ -66,9 +66,9 @@ class Options:
         require(not same, "--picture", "is the same file as --out", "name another")
         again = len(set(self.steps)) < len(self.steps)
         require(not again, "--steps", "a number is there twice", "give each once")
-        for flag, file in (("--picture", self.picture), ("--out", self.out)):
+        for flag, file, kind in (("--picture", self.picture, ".png"), ("--out", self.out, None)):
             if file is not None:
-                check_file(Path(file), flag)
+                check_file(Path(file), flag, kind)
 
 
 def options(words: Sequence[str]) -> Options:

@@ -47,7 +47,7 @@ class Options(Drawing):
             known = f"known: {', '.join(PARTS)}"
             require(self.hide in PARTS, "--hide", f"unknown name {self.hide!r}", known)
         if self.out is not None:
-            check_file(Path(self.out), "--out")
+            check_file(Path(self.out), "--out", ".png")
 
 
 def options(words: Sequence[str]) -> Options:

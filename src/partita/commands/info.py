@@ -30,7 +30,8 @@ def options(words: Sequence[str]) -> Options:
     """What the words ask for."""
     parser = make_parser(
         "info",
-        "Check a model's files and print its full recipe, provenance, metrics and checksums.",
+        "Check a model's files and print its full recipe, provenance, metrics and checksums.\n"
+        "Tokenizers of `partita vq` and classifiers of `partita eval` can be asked as well.",
         ["partita info runs/notes-mdlm", "partita info runs/notes-mdlm --json"],
     )
     add_options(parser, Options, model=MODEL)
@@ -50,16 +51,19 @@ def run(words: Sequence[str]) -> None:
 def gather(model: str) -> dict[str, Any]:
     """Everything that the files say, after checking them."""
     folder = find(model)
-    checksums = format.verify(folder)
+    kind = format.kind_of(folder)
+    needed = format.REQUIRED if kind == format.KIND else (format.CONFIG, format.WEIGHTS)
+    checksums = format.verify(folder, kind, needed)
     content = format.read_json(folder / format.CONFIG)
     shapes = format.shapes(folder / format.WEIGHTS)
     state = format.read_json(folder / format.STATE) if format.STATE in checksums else {}
     run_folder = Path(model)
     return {
         "folder": str(folder),
+        "kind": kind,
         "checkpoints": [path.name for path in checkpoints.listed(run_folder)],
         "parameters": sum(shapes.values()),
-        "recipe": content.get("recipe", {}),
+        "recipe": content.get("recipe", {}) if kind == format.KIND else content,
         "provenance": content.get("provenance", {}),
         "state": state,
         "checksums": checksums,
@@ -68,7 +72,9 @@ def gather(model: str) -> dict[str, Any]:
 
 def print_facts(console: Console, facts: dict[str, Any]) -> None:
     """The same for people: a line for every key."""
-    console.print(f"{facts['folder']}: {facts['parameters']:,} parameters", soft_wrap=True)
+    console.print(
+        f"{facts['folder']}: {facts['kind']}, {facts['parameters']:,} parameters", soft_wrap=True
+    )
     if facts["checkpoints"]:
         console.print(f"checkpoints: {', '.join(facts['checkpoints'])}", soft_wrap=True)
     for section in ("recipe", "provenance", "state", "checksums"):

@@ -1,4 +1,4 @@
-"""`partita prepare`: text files to tokens on disk."""
+"""`partita prepare`: text or images to tokens on disk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from partita.commands.parsing import make_parser, parse
+from partita.data.image_sets import prepare_images
+from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.options import NAMES, DataOptions, TokenizerOptions
 from partita.data.prepare import Prepared, prepare
 from partita.errors import naming, require
@@ -28,18 +30,23 @@ def options(words: Sequence[str]) -> Options:
     """What the words ask for."""
     parser = make_parser(
         "prepare",
-        "Turn text into tokens on disk, once. Reads plain text, JSONL and Parquet, plain or\n"
-        "compressed (.gz, .xz, .zst), a file or a folder of files, larger than memory if need be,\n"
-        "and Hugging Face data sets (hf:NAME). The result is kept under a name made of everything\n"
-        "that went into it: nothing changed, nothing done. `partita train` does this by itself.",
+        "Turn text or images into tokens on disk, once. Reads plain text, JSONL and Parquet,\n"
+        "plain or compressed (.gz, .xz, .zst), a file or a folder of files, larger than memory if\n"
+        "need be, and Hugging Face data sets (hf:NAME); with a tokenizer of images (pixels, or\n"
+        "one that `partita vq` trained), sets of images. The result is kept under a name made of\n"
+        "all that went into it: nothing changed, nothing done. `partita train` does this itself.",
         [
             "partita prepare notes.txt",
             "partita prepare corpus/ --tokenizer.name bpe --tokenizer.vocab_size 8192",
             "partita prepare dump.jsonl.gz --data.field body --data.valid 0.01",
+            "partita prepare digits --tokenizer.name pixels",
         ],
     )
     parser.add_argument(
-        "corpus", nargs="?", type=str, help="a file, a folder whose files are read, or hf:NAME"
+        "corpus",
+        nargs="?",
+        type=str,
+        help="a file, a folder whose files are read, hf:NAME, or a set of images",
     )
     parser.add_class_arguments(DataOptions, "data")
     parser.add_class_arguments(TokenizerOptions, "tokenizer")
@@ -50,9 +57,15 @@ def run(words: Sequence[str]) -> None:
     """Prepare, with a counter of what has been read."""
     chosen = options(words)
     data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
-    require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
-    corpus, preparation = data.corpus(), chosen.tokenizer.preparation(data)
-    console = Console(highlight=False)
+    require(bool(data.path), "corpus", "none is given", "name a file: partita prepare FILE")
+    console, tokenizer = Console(highlight=False), chosen.tokenizer
+    if tokenizer.of_images:
+        with naming(NAMES), console.status("reading images"):
+            cache, how = Path(data.cache), (tokenizer.name, tokenizer.levels)
+            images = prepare_images(data.image_set(), cache, *how)
+        report(console, images)
+        return
+    corpus, preparation = data.corpus(), tokenizer.preparation(data)
     with naming(NAMES), counter(console) as count:
         prepared = prepare(corpus, Path(data.cache), preparation, count.update_to)
     report(console, prepared)
@@ -95,9 +108,10 @@ def report(console: Console, prepared: Prepared) -> None:
 
 def summary(prepared: Prepared) -> str:
     """How many tokens there are."""
+    each = "images" if isinstance(prepared.tokenizer, ImageTokenizer) else "documents"
     return (
         f"{len(prepared.train):,} tokens for training "
-        f"({prepared.train.manifest['documents']:,} documents) and {len(prepared.valid):,} for "
+        f"({prepared.train.manifest['documents']:,} {each}) and {len(prepared.valid):,} for "
         f"validation ({prepared.valid.manifest['documents']:,}), {prepared.tokenizer.vocab_size:,} "
         "ids."
     )

@@ -93,11 +93,9 @@ class Options(Drawing):
         super().__post_init__()
         if self.length is not None:
             require_int(self.length, "--length")
-        for flag, file in (("--out", self.out), ("--gif", self.gif)):
+        for flag, file, kind in (("--out", self.out, ".png"), ("--gif", self.gif, ".gif")):
             if file is not None:
-                check_file(Path(file), flag)
-        same = self.gif is not None and self.gif == self.out
-        require(not same, "--gif", "is the same file as --out", "name another")
+                check_file(Path(file), flag, kind)
 
 
 def options(words: Sequence[str]) -> Options:

@@ -82,12 +82,12 @@ def _refuse_to_replace(folder: Path, kind: str) -> None:
         f"{folder} holds something else than a model: {', '.join(strange[:3])}",
         "choose another folder",
     )
-    found = _kind(folder) if MANIFEST in names else kind
+    found = kind_of(folder) if MANIFEST in names else kind
     problem = f"{folder} holds a {found}, which a {kind} does not replace"
     require(found == kind, "folder", problem, "choose another folder")
 
 
-def _kind(folder: Path) -> str:
+def kind_of(folder: Path) -> str:
     """The kind of what lies in a folder; damaged ones count as models, which may be replaced."""
     try:
         found = read_json(folder / MANIFEST).get("kind")

@@ -98,7 +98,8 @@ def _examine(recipe: Recipe, prepared: Prepared) -> None:
     if recipe.tokenizer.of_images and told == 0:  # pictures may be drawn without a label
         return
     few = ", ".join(classes[:_SHOWN]) + (", ..." if len(classes) > _SHOWN else "")
-    found = f"the documents have {len(classes)} ({few})" if classes else "no document has one"
+    each = "images" if recipe.tokenizer.of_images else "documents"
+    found = f"the {each} have {len(classes)} ({few})" if classes else f"none of the {each} has one"
     remedy = "leave it out, or say with data.label what they are"
     remedy = f"give --network.classes {len(classes)}" if classes else remedy
     problem = f"is {told}, but {found}"
