@@ -33,14 +33,16 @@ PACE = "--training.steps 6 --training.batch_size 8 --run.validate_every 3 --run.
 QUICK = f"{PACE} --run.checkpoint_every 3 --run.previews 0 --run.device cpu --training.ema 0.5"
 
 
-def teach(place, method="mdlm", **network):
+def teach(place, method="mdlm", precision="float32", **network):
     """A teacher in place/METHOD, trained for next to no time."""
     sizes = {"length": 16, "width": 32, "depth": 2, "heads": 2} | network
     recipe = Recipe(
         data=DataOptions(path=str(corpus(place)), cache=str(place / "tokens"), valid=0.1),
         method=MethodOptions(name=method, conditioning="none" if method == "md4" else None),
         network=TransformerOptions(**sizes),
-        training=TrainingOptions(steps=20, batch_size=8, learning_rate=0.01, ema=0.9),
+        training=TrainingOptions(
+            steps=20, batch_size=8, learning_rate=0.01, ema=0.9, precision=precision
+        ),
         sampling=SamplingOptions(temperature=0.9),
         run=RunOptions(device="cpu", previews=0, validate_every=100),
     )
@@ -202,6 +204,14 @@ def test_the_steps_of_a_round(number):
     found = DistillationOptions(round=number, steps=81, substeps=3)
     assert found.student_steps == 81 // 3**number
     assert found.step_size == pytest.approx(3 ** (number - 1) / 81)
+
+
+def test_a_student_learns_in_its_teachers_precision(tmp_path):
+    teacher = teach(tmp_path, precision="bfloat16")
+    words = ["--teacher", str(teacher)]
+    assert options(words)[0][0].training.precision == "bfloat16"
+    other = [*words, "--training.precision", "float32"]
+    assert options(other)[0][0].training.precision == "float32"
 
 
 def test_the_printed_recipe_is_one(teacher, tmp_path, capsys):

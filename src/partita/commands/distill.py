@@ -71,7 +71,7 @@ def _first_steps(teacher: Recipe) -> int:
     return known or DistillationOptions().steps
 
 
-def _parser(data: DataOptions, steps: int) -> ArgumentParser:
+def _parser(data: DataOptions, steps: int, precision: str) -> ArgumentParser:
     parser = make_parser("distill", DESCRIPTION, EXAMPLES, recipe=True)
     parser.add_argument("corpus", nargs="?", type=str, help="the text: short for --data.path")
     parser.add_argument("--teacher", type=str, required=True, help=f"the teacher: {MODEL}")
@@ -82,16 +82,17 @@ def _parser(data: DataOptions, steps: int) -> ArgumentParser:
         skip = _FILLED_IN.get(name, set())
         parser.add_class_arguments(type(default), name, skip=set(skip))
         parser.set_defaults(flat(name, default, skip))
-    parser.set_defaults({"distillation.steps": steps})
+    parser.set_defaults({"distillation.steps": steps, "training.precision": precision})
     return parser
 
 
 def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
     """The recipe of each round, and the folder of all."""
     given = [word for word in words if word != PRINT]
-    chosen = parse(_parser(DataOptions(), DistillationOptions().steps), given, Options)
-    base = recipe_of(chosen.teacher)
-    chosen = parse(_parser(base.data, _first_steps(base)), given, Options)
+    usual = DataOptions(), DistillationOptions().steps, TRAINING.precision
+    base = recipe_of(parse(_parser(*usual), given, Options).teacher)
+    defaults = base.data, _first_steps(base), base.training.precision
+    chosen = parse(_parser(*defaults), given, Options)
     require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
     require_int(chosen.rounds, "--rounds", 1, MOST_ROUNDS)
     sections = {name: getattr(chosen, name) for name in ("data", "training", *_REST)}
