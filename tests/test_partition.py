@@ -241,6 +241,16 @@ def test_inference_is_the_training_pass_at_the_queries(queries, process, batch, 
     assert torch.equal(again, ours)
 
 
+@pytest.mark.parametrize(("registers", "alike"), [(0, True), (1, True), (2, False), (4, False)])
+def test_one_register_tells_no_place_from_another(registers, alike):
+    """Attention has no choice then, and no residual brings the position of the query along."""
+    network = build(registers=registers)
+    tokens, nothing = torch.zeros(1, LENGTH, dtype=torch.long), torch.zeros(1, LENGTH) > 0
+    places = Queries(torch.zeros(LENGTH, dtype=torch.long), torch.arange(LENGTH))
+    logits = network(tokens, nothing, queries=places)
+    assert torch.allclose(logits, logits[:1].expand_as(logits), atol=1e-5) == alike
+
+
 @every_mode
 @pytest.mark.parametrize("grid", [0, 3])
 def test_registers_are_read_where_there_is_nothing_else(queries, grid):
