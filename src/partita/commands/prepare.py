@@ -57,7 +57,7 @@ def run(words: Sequence[str]) -> None:
     """Prepare, with a counter of what has been read."""
     chosen = options(words)
     data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
-    require(bool(data.path), "corpus", "none is given", "name a file: partita prepare FILE")
+    require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
     console, tokenizer = Console(highlight=False), chosen.tokenizer
     if tokenizer.of_images:
         with naming(NAMES), console.status("reading images"):
