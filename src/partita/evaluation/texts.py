@@ -47,7 +47,7 @@ def corpus_rows(
     stream: list[int] = []
     labels: list[str | None] = []
     seen = characters = 0
-    for text, label in _documents(corpus, SEPARATORS[corpus.documents]):
+    for text, label in whole_documents(corpus, SEPARATORS[corpus.documents]):
         ids = tokenizer.encode(text)
         if limit is not None and seen + len(ids) > limit:
             ids = ids[: limit - seen]
@@ -85,7 +85,7 @@ def whole_rows(
     texts: list[list[int]] = []
     labels: list[str | None] = []
     seen = characters = 0
-    for text, label in _documents(corpus, ""):
+    for text, label in whole_documents(corpus, ""):
         ids = tokenizer.encode(text)
         if skip and len(ids) > length:
             continue
@@ -108,7 +108,7 @@ def whole_rows(
     return ScoredRows(pad_sequence(rows, batch_first=True), real, characters, labels)
 
 
-def _documents(corpus: Corpus, separator: str) -> Iterator[tuple[str, str | None]]:
+def whole_documents(corpus: Corpus, separator: str) -> Iterator[tuple[str, str | None]]:
     """Whole documents, each with what training puts behind it, and its class."""
     pieces: list[str] = []
     for piece in corpus.pieces():
