@@ -180,12 +180,12 @@ def _table(results: dict[str, Any]) -> Table:
     return shown
 
 
-def add_bits(shown: Table, results: dict[str, Any], how: str) -> None:
+def add_bits(shown: Table, results: dict[str, Any], how: str = "", where: str = "") -> None:
     """What the true answers cost."""
     bits, error, draws = (
         results[f"bits_per_answer{end}"] for end in ("", "_error", "_draws_error")
     )
     drawn = f" (± {draws:.3f} by the draws)" if draws else ""
-    shown.add_row("bits per answer", f"{how}{bits:.3f} ± {error:.3f}{drawn}")
+    shown.add_row(f"bits per answer{where}", f"{how}{bits:.3f} ± {error:.3f}{drawn}")
     shown.add_row("tokens per answer", f"{results['tokens_per_answer']:.2f}")
-    shown.add_row("bits per token", f"{how}{results['bits_per_token']:.3f}")
+    shown.add_row(f"bits per token{where}", f"{how}{results['bits_per_token']:.3f}")

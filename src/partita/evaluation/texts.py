@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -106,6 +108,31 @@ def whole_rows(
     sizes = torch.tensor([len(ids) for ids in texts])
     real = torch.arange(longest) < sizes[:, None]
     return ScoredRows(pad_sequence(rows, batch_first=True), real, characters, labels)
+
+
+def token_stream(
+    corpus: Corpus, tokenizer: Tokenizer, limit: int | None = None
+) -> tuple[NDArray[Any], str]:
+    """A corpus as one row of tokens, document after document, and its text; up to `limit` tokens.
+
+    Its pieces become tokens one by one, as they do for training.
+    """
+    arrays: list[NDArray[Any]] = []
+    texts: list[str] = []
+    kind, seen = np.min_scalar_type(tokenizer.vocab_size), 0
+    for piece in corpus.pieces():
+        text = piece.text + (SEPARATORS[corpus.documents] if piece.ends else "")
+        ids = tokenizer.encode_array(text)
+        if limit is not None and seen + len(ids) > limit:
+            ids = ids[: limit - seen]
+            text = tokenizer.decode(ids.tolist())
+        arrays.append(ids.astype(kind))
+        texts.append(text)
+        seen += len(ids)
+        if limit is not None and seen >= limit:
+            break
+    require(seen > 0, "path", f"{corpus.path} holds no text", "name another file")
+    return np.concatenate(arrays), "".join(texts)
 
 
 def whole_documents(corpus: Corpus, separator: str) -> Iterator[tuple[str, str | None]]:
