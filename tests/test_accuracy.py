@@ -184,6 +184,7 @@ def test_results_of_choices():
     nats = torch.tensor([[2.0, 4.0, 1.0, 2.0, 3.0]], dtype=torch.float64)
     results = choice_results(Answers(torch.zeros(5, dtype=torch.bool), nats), asked)
     assert (results["accuracy"], results["accuracy_raw"]) == (1.0, 0.5)
+    assert (results["accuracy_error"], results["accuracy_raw_error"]) == (0.0, 0.5)
     assert results["chance"] == pytest.approx((1 / 2 + 1 / 3) / 2)
     assert results["bits_per_token"] == pytest.approx(5 / 5 / 0.6931472)
 
@@ -236,6 +237,10 @@ def test_every_task_of_every_model_that_can(capsys, model):
         assert results["exact"] == (model == "ar") == (results["bits_per_answer_draws_error"] == 0)
         assert results["sees"] == "left side"
     assert results["chance"] == 0.25
+    assert main(shlex.split(f"accuracy {model} quiz.jsonl --task choices")) == 0
+    shown = capsys.readouterr().out
+    for part in ("chance", "25.0%", "accuracy by bits per token", "accuracy by all bits"):
+        assert part in shown
     results = asked(f"{model} test.txt --task infill --count 9 --length 20", capsys)
     assert (results["count"], results["length"]) == (9, 20)
     assert results["sees"] == ("left side" if model == "ar" else "both sides")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from partita.evaluation.cloze import Answers, Blank, Mean
@@ -15,10 +16,10 @@ from partita.evaluation.questions import Choices
 _BITS = 1 / math.log(2)
 
 
-def share_right(right: Tensor) -> dict[str, float]:
+def share_right(right: Bool[Tensor, "N"], name: str = "accuracy") -> dict[str, float]:
     """The share of right answers, and its standard error over questions."""
     mean = Mean.of(right.double()[None])
-    return {"accuracy": mean.value, "accuracy_error": mean.error}
+    return {name: mean.value, f"{name}_error": mean.error}
 
 
 def blank_results(answers: Answers, blanks: Sequence[Blank]) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def choice_results(answers: Answers, asked: Choices) -> dict[str, Any]:
         "choices": len(tokens) / len(questions),
         "chance": sum(1 / size for size in sizes) / len(questions),
         **share_right(per_token == truth),
-        **{f"{name}_raw": value for name, value in share_right(raw == truth).items()},
+        **share_right(raw == truth, "accuracy_raw"),
         "tokens_per_answer": float(tokens[place].double().mean()),
         "bits_per_answer": bits.value,
         "bits_per_answer_error": bits.error,
