@@ -193,7 +193,7 @@ def _counted(
     """The model, and what it was made of."""
     task = bar.add_task("counting", total=1.0)
     with naming(_read("train") | {"tokens": "train", "order": "--order"}):
-        tokens, _ = token_stream(corpus, setting.tokenizer, chosen.limit)
+        tokens = token_stream(corpus, setting.tokenizer, chosen.limit).tokens
         model = NGram.train(
             tokens,
             setting.tokenizer.vocab_size,
@@ -213,16 +213,16 @@ def _counted(
 def _likelihood(model: NGram, corpus: Corpus, setting: Setting, chosen: Options) -> dict[str, Any]:
     """The exact likelihood of a text, read as one: nothing is cut into windows."""
     with naming(_read("--test")):
-        tokens, text = token_stream(corpus, setting.tokenizer)
+        tokens, characters, size = token_stream(corpus, setting.tokenizer)
     bits = model.stream_nats(tokens) / math.log(2)
-    sizes = {"character": len(text), "byte": len(text.encode()), "token": len(tokens)}
+    sizes = {"character": characters, "byte": size, "token": len(tokens)}
     each = {f"bits_per_{name}": bits / size for name, size in sizes.items()}
     each["perplexity"] = 2 ** each["bits_per_token"]
     return {
         "file": chosen.test,
         "exact": True,
         "tokens": len(tokens),
-        "characters": len(text),
+        "characters": characters,
         **each,
         **{f"{name}_error": 0.0 for name in each},
     }

@@ -118,7 +118,7 @@ def answered(
     advance = progress or (lambda _count: None)
     with evaluating(method), torch.no_grad():
         if isinstance(method, AR):
-            return _causal(method, blanks, batch_size, advance)
+            return _causal(method, blanks, batch_size, lambda n: advance(2 * n if fill else n))
         assert isinstance(method, MaskedMethod)
         right = torch.zeros(len(blanks), dtype=torch.bool)
         for batch in _batches(blanks, batch_size, method) if fill else ():
@@ -192,7 +192,7 @@ def _causal(method: AR, blanks: Sequence[Blank], size: int, advance: Progress) -
         right[batch.numbers] = (
             torch.ones_like(total, dtype=torch.bool).index_fill(0, wrong, 0).cpu()
         )
-        advance(2 * len(batch.numbers))
+        advance(len(batch.numbers))
     return Answers(right, nats)
 
 

@@ -110,16 +110,21 @@ def whole_rows(
     return ScoredRows(pad_sequence(rows, batch_first=True), real, characters, labels)
 
 
-def token_stream(
-    corpus: Corpus, tokenizer: Tokenizer, limit: int | None = None
-) -> tuple[NDArray[Any], str]:
-    """A corpus as one row of tokens, document after document, and its text; up to `limit` tokens.
+class Stream(NamedTuple):
+    """A corpus as one row of tokens, and its size before it was one."""
+
+    tokens: NDArray[Any]
+    characters: int
+    bytes: int
+
+
+def token_stream(corpus: Corpus, tokenizer: Tokenizer, limit: int | None = None) -> Stream:
+    """A corpus as one row, document after document; `limit` stops after so many tokens.
 
     Its pieces become tokens one by one, as they do for training.
     """
     arrays: list[NDArray[Any]] = []
-    texts: list[str] = []
-    kind, seen = np.min_scalar_type(tokenizer.vocab_size), 0
+    kind, seen, characters, size = np.min_scalar_type(tokenizer.vocab_size), 0, 0, 0
     for piece in corpus.pieces():
         text = piece.text + (SEPARATORS[corpus.documents] if piece.ends else "")
         ids = tokenizer.encode_array(text)
@@ -127,12 +132,11 @@ def token_stream(
             ids = ids[: limit - seen]
             text = tokenizer.decode(ids.tolist())
         arrays.append(ids.astype(kind))
-        texts.append(text)
-        seen += len(ids)
+        seen, characters, size = seen + len(ids), characters + len(text), size + len(text.encode())
         if limit is not None and seen >= limit:
             break
     require(seen > 0, "path", f"{corpus.path} holds no text", "name another file")
-    return np.concatenate(arrays), "".join(texts)
+    return Stream(np.concatenate(arrays), characters, size)
 
 
 def whole_documents(corpus: Corpus, separator: str) -> Iterator[tuple[str, str | None]]:
