@@ -53,6 +53,8 @@ def test_last_words(tmp_path, suffix):
     assert list(map(text_of, found.blanks)) == ["the cat [sat]", "id : ` no ['']", "o on it [went]"]
     assert found.cut == 2
     assert len(last_words(Corpus(path), BYTES, 12, 2).blanks) == 2
+    short = last_words(Corpus(path), BYTES, 3)
+    assert (list(map(text_of, short.blanks)), short.left_out) == (["[sat]", " ['']"], 1)
 
 
 def test_words_of_a_byte_pair_encoding_take_their_space_along(tmp_path, bpe):
@@ -68,7 +70,10 @@ def test_words_of_a_byte_pair_encoding_take_their_space_along(tmp_path, bpe):
     [
         ("one\ntwo words\n", "passages.txt text 1 has one word alone; leave it out"),
         ("two words\n", "holds 1 text, and a standard error needs two"),
-        ("two words\nanother " + "a" * 13, "text 2: its last word has 13 tokens, the model takes"),
+        (
+            "two words\nanother " + "a" * 13,
+            "holds 1 text that the model is long enough for (1 it is not), and",
+        ),
     ],
 )
 def test_passages_that_cannot_be_asked(tmp_path, content, problem):
@@ -96,6 +101,8 @@ def test_choices_of_a_file(tmp_path):
     assert [question.answer for question in found.questions] == [0, 2, 1]
     assert (found.cut, len(found.blanks)) == (2, 7)
     assert len(choices(path, BYTES, 12, 2).questions) == 2
+    short = choices(path, BYTES, 3)
+    assert (len(short.questions), short.left_out) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +117,10 @@ def test_choices_of_a_file(tmp_path):
         ('{"context": "a", "choices": ["b", "c"], "answer": 2}', "from 0 to 1, got 2"),
         ('{"context": "a", "choices": ["b", "c"], "answer": true}', "from 0 to 1, got True"),
         ('{"context": "a", "choices": ["b", "\\ud800"], "answer": 0}', "is no Unicode text"),
-        ('{"context": "a", "choices": ["b", "0123456789abc"], "answer": 0}', "a choice has 13 tok"),
+        (
+            '{"context": "a", "choices": ["b", "0123456789abc"], "answer": 0}',
+            "holds 1 question that the model is",
+        ),
         ("{", "line 2 is not JSON"),
         ("", "holds 1 question, and"),
     ],

@@ -82,7 +82,7 @@ def options(words: Sequence[str]) -> Options:
         "choices: each line is a question in JSON, as the second example has it; the choice\n"
         "with the fewest bits is taken, by its bits per token and by all of them.\n"
         "infill: words inside a text, both sides in view (ar: the left one alone).\n"
-        "Texts longer than the model are cut at the left.",
+        "Texts longer than the model are cut at the left, answers that are longer left out.",
         [
             "partita accuracy runs/notes-mdlm passages.txt --task last-word",
             "partita accuracy runs/notes-mdlm quiz.jsonl --task choices   "
@@ -158,13 +158,19 @@ def _answers(
     else:
         results = blank_results(answers, blanks)
     both = chosen.task == "infill" and not isinstance(model.method, AR)
-    return {"cut": questions.cut, "sees": "both sides" if both else "left side", **results}
+    return {
+        "cut": questions.cut,
+        "left_out": questions.left_out,
+        "sees": "both sides" if both else "left side",
+        **results,
+    }
 
 
 def _table(results: dict[str, Any]) -> Table:
     """The numbers for people."""
     shown = Table("", "", show_header=False)
     cut = f", {results['cut']} texts cut at the left" if results["cut"] else ""
+    cut += f", {results['left_out']} too long and left out" if results["left_out"] else ""
     shown.add_row(f"[bold]{results['task']}[/]", results["file"])
     shown.add_row("questions", f"{results['count']}{cut}")
     if results["task"] == "infill" and results["exact"]:

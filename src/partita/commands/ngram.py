@@ -239,7 +239,8 @@ def _answers(
         bar.advance(task, count)
 
     left = blank_results(left_answers(model, blanks, advance), blanks)
-    results = {"file": getattr(chosen, flag), "cut": questions.cut, "left_side": left}
+    facts = {"cut": questions.cut, "left_out": questions.left_out}
+    results = {"file": getattr(chosen, flag), **facts, "left_side": left}
     if inside:
         results["both_sides"] = both_sides(model, blanks, beam=chosen.beam, progress=advance)
     return results

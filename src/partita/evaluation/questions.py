@@ -32,10 +32,11 @@ _REACH = (
 
 @dataclass(frozen=True)
 class Questions:
-    """Blanks, and how many of their texts were cut at the left to fit."""
+    """Blanks, how many of their texts were cut at the left to fit, and how many fit in no way."""
 
     blanks: list[Blank]
     cut: int
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """Questions with choices, and how many of their texts were cut at the left to fit."""
+    """Questions with choices, how many texts were cut at the left, how many questions left out."""
 
     questions: list[Choice]
     cut: int
+    left_out: int = 0
 
     @property
     def blanks(self) -> list[Blank]:
@@ -71,9 +73,10 @@ def last_words(
         if found is None or not found[1].strip():
             raise InputError("file", f"{place} has one word alone", "leave it out")
         blanks.append(_blank(tokenizer, found[1], found[2]))
-        _require_fit(blanks[-1], length, f"{place}: its last word")
-    _require_some(blanks, "text")
-    return _cut(blanks, length)
+    fitting = [blank for blank in blanks if blank.size <= length]
+    left_out = len(blanks) - len(fitting)
+    _require_some(fitting, "text", left_out)
+    return replace(_cut(fitting, length), left_out=left_out)
 
 
 def choices(path: Path, tokenizer: Tokenizer, length: int, count: int | None = None) -> Choices:
@@ -85,20 +88,22 @@ def choices(path: Path, tokenizer: Tokenizer, length: int, count: int | None = N
         require(path.exists(), "path", f"{path} does not exist", "check the name")
         require(path.is_file(), "path", f"{path} is no file", "name a JSONL file")
     questions: list[Choice] = []
-    cut = 0
+    cut = left_out = 0
     for place, row in itertools.islice(json_rows(path), count):
         context, endings, answer = _checked(row, place)
         spaced = context if context[-1:].isspace() or not context else f"{context} "
-        blanks = []
-        for ending in endings:
-            before = context if ending[0].isspace() else spaced
-            blanks.append(_blank(tokenizer, before, ending))
-            _require_fit(blanks[-1], length, f"{place}: a choice")
+        blanks = [
+            _blank(tokenizer, context if ending[0].isspace() else spaced, ending)
+            for ending in endings
+        ]
+        if max(blank.size for blank in blanks) > length:
+            left_out += 1
+            continue
         fitting = _cut(blanks, length)
         questions.append(Choice(fitting.blanks, answer))
         cut += fitting.cut
-    _require_some(questions, "question")
-    return Choices(questions, cut)
+    _require_some(questions, "question", left_out)
+    return Choices(questions, cut, left_out)
 
 
 def words_inside(
@@ -168,15 +173,11 @@ def _blank(tokenizer: Tokenizer, before: str, answer: str) -> Blank:
     return Blank(left + hidden, len(left), len(left) + len(hidden))
 
 
-def _require_some(questions: Sequence[object], what: str) -> None:
+def _require_some(questions: Sequence[object], what: str, left_out: int = 0) -> None:
     """Refuse a file with too little in it for a standard error."""
     found = f"holds {len(questions)} {what}{'s' if len(questions) != 1 else ''}"
+    found += f" that the model is long enough for ({left_out} it is not)" if left_out else ""
     require(len(questions) >= 2, "file", f"{found}, and a standard error needs two")
-
-
-def _require_fit(blank: Blank, length: int, what: str) -> None:
-    problem = f"{what} has {blank.size} tokens, the model takes {length}"
-    require(blank.size <= length, "file", problem, "leave it out")
 
 
 def _cut(blanks: list[Blank], length: int) -> Questions:
