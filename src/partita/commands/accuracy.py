@@ -79,14 +79,13 @@ def options(words: Sequence[str]) -> Options:
         "takes the most probable token after the true ones before it. The answer counts if all\n"
         "of its tokens are right. Bits are exact for ar, and at most so many for the others.\n"
         "last-word: each line of the file is a passage, whose last word is hidden (LAMBADA).\n"
-        "choices: each line is a question in JSON, as the second example has it; the choice\n"
-        "with the fewest bits is taken, by its bits per token and by all of them.\n"
+        'choices: each line is {"context": "...", "choices": ["...", "..."], "answer": 0}; the\n'
+        "choice with the fewest bits is taken, by its bits per token and by all of them.\n"
         "infill: words inside a text, both sides in view (ar: the left one alone).\n"
         "Texts longer than the model are cut at the left, answers that are longer left out.",
         [
             "partita accuracy runs/notes-mdlm passages.txt --task last-word",
-            "partita accuracy runs/notes-mdlm quiz.jsonl --task choices   "
-            '{"context": "Two and two are", "choices": ["four.", "six."], "answer": 0}',
+            "partita accuracy runs/notes-mdlm quiz.jsonl --task choices --json",
             "partita accuracy runs/notes-mdlm test.txt --task infill --count 500 --out infill.json",
         ],
     )
