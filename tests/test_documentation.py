@@ -70,6 +70,8 @@ def write_files(place):
     for name in ("notes.txt", "more.txt", "test.txt", "corpus/one.txt"):
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(notes)
+    story = "\n\n".join(f"This is {n}. It has {n} parts. It ends with {n}." for n in range(20))
+    (place / "story.txt").write_text(story)
     rows = "\n".join(json.dumps({"body": f"row {n} of some"}) for n in range(60))
     kinds = [{"text": "abc" * 9, "kind": "letters"}, {"text": "123" * 9, "kind": "digits"}]
     (place / "rows.jsonl").write_text("\n".join(map(json.dumps, kinds * 30)))
@@ -101,7 +103,8 @@ def test_everything_that_a_page_shows_works(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging-face"))
     write_files(tmp_path)
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    for folder in ("recipes", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     for title, body in files(page):
         (tmp_path / title).write_text(body)
     for command in commands(page):
@@ -124,7 +127,7 @@ def test_the_pages_show_commands_and_mark_those_that_need_machines():
     shown = [command for page in PAGES for command in commands(page)]
     verbs = {command.split()[1] for command in shown if command.startswith("partita ")}
     assert {"train", "sample", "infill", "score", "eval", "info", "prepare", "export"} <= verbs
-    assert {"import", "methods", "report", "distill", "compare", "vq"} <= verbs
+    assert {"import", "methods", "report", "distill", "compare", "vq", "accuracy", "ngram"} <= verbs
     many = [command for command in shown if "--nnodes" in command or "per-node 8" in command]
     assert many
     assert all("# needs" in command for command in many)

@@ -24,6 +24,8 @@ VERBS = {
     "infill": "fill in the blanks of a text, or a part of an image",
     "score": "how many bits a model needs for given texts",
     "eval": "likelihood of a file, and quality of what a model writes",
+    "accuracy": "how often a model knows a hidden word, or the right ending",
+    "ngram": "count n-grams of a text, as a baseline for all of these numbers",
     "compare": "quality of models against the number of sampling steps, with a picture",
     "report": "what genmd4 and sedd show of themselves once trained",
     "info": "what a run, checkpoint or model is made of",

@@ -11,13 +11,13 @@ import torch
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.judging import BATCH, Identified, judged, load_judge
+from partita.commands.judging import BATCH, Identified, described, load_judge
 from partita.data.documents import Corpus
 from partita.data.hugging_face import PREFIX
 from partita.data.prepare import cache_key
 from partita.errors import InputError, naming, require
 from partita.evaluation.likelihood import nelbo
-from partita.evaluation.quality import WordList, distinct, share_of_known_words, unigram_entropy
+from partita.evaluation.quality import WordList
 from partita.evaluation.texts import corpus_rows, whole_rows
 from partita.hub.text_model import TextModel
 from partita.methods import AR
@@ -106,18 +106,8 @@ def _samples(
         count = min(BATCH, chosen.samples - first)
         texts += model.sample(count, seed=chosen.seed, first=first, **chosen.drawing())
         bar.update(task, completed=len(texts))
-    ids = [model.tokenizer.encode(text) for text in texts]
-    results: dict[str, Any] = {
-        "count": len(texts),
-        "unigram_entropy_bits": unigram_entropy(ids),
-        **{f"distinct_{n}": distinct(ids, n) for n in (1, 2, 3)},
-    }
-    if words is not None:
-        cut = not model.flexible  # windows of a long text begin and end anywhere
-        results["known_words"] = share_of_known_words(texts, words, cut_ends=cut)
-    if examiner is not None:
-        results["judge"] = judged(*examiner, texts)
-    return results
+    cut = not model.flexible  # windows of a long text begin and end anywhere
+    return described(texts, model.tokenizer, words, examiner, cut_ends=cut)
 
 
 def _training_text(model: TextModel) -> Corpus:
@@ -151,21 +141,32 @@ def table(results: dict[str, Any]) -> Table:
     shown = Table("", "", show_header=False)
     likelihood, samples = results.get("likelihood"), results.get("samples")
     if likelihood:
-        what = "exact" if likelihood["exact"] else "at most"
-        shown.add_row("[bold]likelihood[/]", f"{likelihood['file']} ({what})")
-        for key in ("bits_per_character", "bits_per_token", "perplexity"):
-            name = f"{key.replace('_', ' ')}"
-            shown.add_row(name, f"{likelihood[key]:.4f} ± {likelihood[f'{key}_error']:.4f}")
+        add_likelihood(shown, likelihood)
     if samples:
-        shown.add_row("[bold]samples[/]", f"{samples['count']} texts")
-        for key in ("unigram_entropy_bits", "distinct_1", "distinct_2", "distinct_3"):
-            shown.add_row(key.replace("_", " "), f"{samples[key]:.4f}")
-        known = f"{samples['known_words']:.1%}" if "known_words" in samples else _NO_WORDS
-        shown.add_row("known words", known)
-        if "judge" in samples:
-            verdict = samples["judge"]
-            shown.add_row("[bold]judge[/]", f"{verdict['path']} ({verdict['sha256'][:12]})")
-            for key in ("perplexity", "bits_per_character"):
-                spread = f"{verdict[key]:.4f} ± {verdict[f'{key}_error']:.4f}"
-                shown.add_row(f"judge's {key.replace('_', ' ')}", spread)
+        add_samples(shown, samples)
     return shown
+
+
+def add_likelihood(shown: Table, likelihood: dict[str, Any]) -> None:
+    """The likelihood of a file."""
+    what = "exact" if likelihood["exact"] else "at most"
+    shown.add_row("[bold]likelihood[/]", f"{likelihood['file']} ({what})")
+    for key in ("bits_per_character", "bits_per_byte", "bits_per_token", "perplexity"):
+        if key in likelihood:
+            spread = f"{likelihood[key]:.4f} ± {likelihood[f'{key}_error']:.4f}"
+            shown.add_row(key.replace("_", " "), spread)
+
+
+def add_samples(shown: Table, samples: dict[str, Any]) -> None:
+    """What texts of a model are like."""
+    shown.add_row("[bold]samples[/]", f"{samples['count']} texts")
+    for key in ("unigram_entropy_bits", "distinct_1", "distinct_2", "distinct_3"):
+        shown.add_row(key.replace("_", " "), f"{samples[key]:.4f}")
+    known = f"{samples['known_words']:.1%}" if "known_words" in samples else _NO_WORDS
+    shown.add_row("known words", known)
+    if "judge" in samples:
+        verdict = samples["judge"]
+        shown.add_row("[bold]judge[/]", f"{verdict['path']} ({verdict['sha256'][:12]})")
+        for key in ("perplexity", "bits_per_character"):
+            spread = f"{verdict[key]:.4f} ± {verdict[f'{key}_error']:.4f}"
+            shown.add_row(f"judge's {key.replace('_', ' ')}", spread)

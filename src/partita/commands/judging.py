@@ -6,8 +6,15 @@ from typing import Any
 
 import torch
 
+from partita.data.tokenizers import Tokenizer
 from partita.errors import naming, require
-from partita.evaluation.quality import judge
+from partita.evaluation.quality import (
+    WordList,
+    distinct,
+    judge,
+    share_of_known_words,
+    unigram_entropy,
+)
 from partita.hub import format, trained
 from partita.hub.find import find
 from partita.hub.text_model import TextModel, as_text
@@ -55,3 +62,25 @@ def judged(model: TextModel, identity: dict[str, str], texts: list[str]) -> dict
         "bits_per_character_error": verdict.bits_per_character_error,
         "tokens": verdict.tokens,
     }
+
+
+def described(
+    texts: list[str],
+    tokenizer: Tokenizer,
+    words: WordList | None,
+    examiner: Identified | None,
+    *,
+    cut_ends: bool,
+) -> dict[str, Any]:
+    """What can be said of texts that a model wrote: variety, known words, a judge's verdict."""
+    ids = [tokenizer.encode(text) for text in texts]
+    results: dict[str, Any] = {
+        "count": len(texts),
+        "unigram_entropy_bits": unigram_entropy(ids),
+        **{f"distinct_{n}": distinct(ids, n) for n in (1, 2, 3)},
+    }
+    if words is not None:
+        results["known_words"] = share_of_known_words(texts, words, cut_ends=cut_ends)
+    if examiner is not None:
+        results["judge"] = judged(*examiner, texts)
+    return results

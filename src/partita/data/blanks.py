@@ -32,7 +32,7 @@ def infill_prompt(
     gaps: set[int] = set()
     place = 0
     for blank in _BLANK.finditer(text):
-        before = _encode_before_blank(tokenizer, text[place : blank.start()])
+        before = tokenizer.encode(before_blank(tokenizer, text[place : blank.start()]))
         ids, known = ids + before, known + [True] * len(before)
         if flexible and not blank[1]:
             gaps.add(len(ids))
@@ -64,9 +64,12 @@ def _size(blank: re.Match[str], blank_tokens: int | None) -> int:
     return size
 
 
-def _encode_before_blank(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Tokens of words begin with their space in byte-pair encodings, so a blank takes it along."""
-    return tokenizer.encode(text.rstrip(" ") if isinstance(tokenizer, BPETokenizer) else text)
+def before_blank(tokenizer: Tokenizer, text: str) -> str:
+    """What stays of the text before a blank.
+
+    Tokens of words begin with their space in byte-pair encodings, so a blank takes it along.
+    """
+    return text.rstrip(" ") if isinstance(tokenizer, BPETokenizer) else text
 
 
 def opening_prompt(

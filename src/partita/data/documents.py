@@ -14,8 +14,9 @@ import lzma
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from partita.data.hugging_face import PREFIX, DataSet
 from partita.data.reading import (
@@ -109,7 +110,7 @@ class Corpus:
             field = self.label if name is None else None  # where the class of a row stands
             kind = _kind(path)
             if kind == ".jsonl":
-                found = _whole(_json_lines(path, self.field, field))
+                found = _whole(_json_texts(path, self.field, field))
             elif kind == ".parquet":
                 found = _whole(_parquet_rows(path, self.field, field))
             else:
@@ -226,37 +227,43 @@ def _whole(texts: Iterator[Labelled]) -> Iterator[Piece]:
     return (Piece(text, True, label) for text, label in texts if text)
 
 
-def _json_lines(path: Path, field: str, label: str | None) -> Iterator[Labelled]:
-    number, carry = 0, ""
+def json_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """What each line of a JSONL file holds, after words that say where it stands."""
+    lines, carry = count(1), ""
     for chunk in _text(path):
         *complete, carry = (carry + chunk).split("\n")
         for line in complete:
-            number += 1
-            yield from _json_text(line, path, number, field, label)
-    yield from _json_text(carry, path, number + 1, field, label)
+            yield from _json_row(line, f"{path} line {next(lines)}")
+    yield from _json_row(carry, f"{path} line {next(lines)}")
 
 
-def _json_text(
-    line: str, path: Path, number: int, field: str, label: str | None
-) -> Iterator[Labelled]:
+def _json_row(line: str, place: str) -> Iterator[tuple[str, Any]]:
     if not line.strip():
         return
-    place = f"{path} line {number}"
     try:
-        row = json.loads(line)
+        yield place, json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError("path", f"{place} is not JSON: {error}") from error
-    if isinstance(row, dict) and field in row and row[field] is None:
-        return  # as in Parquet: a row without text
-    text = row.get(field) if isinstance(row, dict) else None
-    if not isinstance(text, str):
-        has = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
-        raise InputError("field", f"{place} has no text under {field!r}", f"it has: {has}")
+
+
+def _json_texts(path: Path, field: str, label: str | None) -> Iterator[Labelled]:
+    for place, row in json_rows(path):
+        if isinstance(row, dict) and field in row and row[field] is None:
+            continue  # as in Parquet: a row without text
+        text = row.get(field) if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            has = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
+            raise InputError("field", f"{place} has no text under {field!r}", f"it has: {has}")
+        require_unicode(text, place)
+        yield text, None if label is None else as_label(row.get(label), place, label)
+
+
+def require_unicode(text: str, place: str) -> None:
+    """Refuse half of a surrogate pair, which JSON can spell."""
     try:
-        text.encode()  # JSON can spell half of a surrogate pair
+        text.encode()
     except UnicodeEncodeError as error:
         raise InputError("path", f"{place} is no Unicode text: {error.reason}") from error
-    yield text, None if label is None else as_label(row.get(label), place, label)
 
 
 def _parquet_rows(path: Path, field: str, label: str | None) -> Iterator[Labelled]:

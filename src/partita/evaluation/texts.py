@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -47,7 +49,7 @@ def corpus_rows(
     stream: list[int] = []
     labels: list[str | None] = []
     seen = characters = 0
-    for text, label in _documents(corpus, SEPARATORS[corpus.documents]):
+    for text, label in whole_documents(corpus, SEPARATORS[corpus.documents]):
         ids = tokenizer.encode(text)
         if limit is not None and seen + len(ids) > limit:
             ids = ids[: limit - seen]
@@ -85,7 +87,7 @@ def whole_rows(
     texts: list[list[int]] = []
     labels: list[str | None] = []
     seen = characters = 0
-    for text, label in _documents(corpus, ""):
+    for text, label in whole_documents(corpus, ""):
         ids = tokenizer.encode(text)
         if skip and len(ids) > length:
             continue
@@ -108,7 +110,36 @@ def whole_rows(
     return ScoredRows(pad_sequence(rows, batch_first=True), real, characters, labels)
 
 
-def _documents(corpus: Corpus, separator: str) -> Iterator[tuple[str, str | None]]:
+class Stream(NamedTuple):
+    """A corpus as one row of tokens, and its size before it was one."""
+
+    tokens: NDArray[Any]
+    characters: int
+    bytes: int
+
+
+def token_stream(corpus: Corpus, tokenizer: Tokenizer, limit: int | None = None) -> Stream:
+    """A corpus as one row, document after document; `limit` stops after so many tokens.
+
+    Its pieces become tokens one by one, as they do for training.
+    """
+    arrays: list[NDArray[Any]] = []
+    kind, seen, characters, size = np.min_scalar_type(tokenizer.vocab_size), 0, 0, 0
+    for piece in corpus.pieces():
+        text = piece.text + (SEPARATORS[corpus.documents] if piece.ends else "")
+        ids = tokenizer.encode_array(text)
+        if limit is not None and seen + len(ids) > limit:
+            ids = ids[: limit - seen]
+            text = tokenizer.decode(ids.tolist())
+        arrays.append(ids.astype(kind))
+        seen, characters, size = seen + len(ids), characters + len(text), size + len(text.encode())
+        if limit is not None and seen >= limit:
+            break
+    require(seen > 0, "path", f"{corpus.path} holds no text", "name another file")
+    return Stream(np.concatenate(arrays), characters, size)
+
+
+def whole_documents(corpus: Corpus, separator: str) -> Iterator[tuple[str, str | None]]:
     """Whole documents, each with what training puts behind it, and its class."""
     pieces: list[str] = []
     for piece in corpus.pieces():

@@ -1,0 +1,196 @@
+"""`partita accuracy`: how often a model knows what is hidden, and what the answer costs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from partita.commands.judging import load_identified
+from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.show import progress_bar
+from partita.data.documents import Corpus
+from partita.errors import naming, require, require_int, require_seed
+from partita.evaluation.cloze import answered, require_answering
+from partita.evaluation.questions import Choices, Questions, choices, last_words, words_inside
+from partita.evaluation.tasks import blank_results, choice_results
+from partita.files import check_file, parents_made, write_whole
+from partita.hub.text_model import TextModel
+from partita.methods import AR
+from partita.provenance import environment
+
+TASKS = ("last-word", "choices", "infill")
+BLANKS = 1000  # of infill, unless another number is asked for
+LEFT_ALONE = "left side alone: ar cannot see what follows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Accuracy."""
+
+    model: str
+    file: str
+    task: str
+    """last-word, choices or infill."""
+    count: int | None = None
+    """Questions: the first so many of the file, all unless given; infill: words, 1000 unless given.
+    """
+    length: int | None = None
+    """Tokens of a window, or of the longest text in view; the model's length unless given."""
+    replicates: int = 8
+    """Draws of the bound of a masked model."""
+    batch_size: int = 32
+    """Texts at a time; the results do not depend on it."""
+    seed: int = 0
+    """Seed of the draws, and of the words that infill hides."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    out: str | None = None
+    """A JSON file to write the results to."""
+    json: bool = False
+    """Print JSON, for machines."""
+
+    def __post_init__(self) -> None:
+        known = f"known: {', '.join(TASKS)}"
+        require(self.task in TASKS, "--task", f"unknown name {self.task!r}", known)
+        if self.count is not None:
+            require_int(self.count, "--count", 2)
+        if self.length is not None:
+            require_int(self.length, "--length", 3)
+        require_int(self.replicates, "--replicates", 2)
+        require_int(self.batch_size, "--batch_size")
+        require_seed(self.seed, "--seed")
+        if self.out is not None:
+            check_file(Path(self.out), "--out")
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "accuracy",
+        "How often a model knows what is hidden, and how many bits the answer costs it. Masked\n"
+        "models and pgm fill a blank of as many tokens as the answer has, the surest first; ar\n"
+        "takes the most probable token after the true ones before it. The answer counts if all\n"
+        "of its tokens are right. Bits are exact for ar, and at most so many for the others.\n"
+        "last-word: each line of the file is a passage, whose last word is hidden (LAMBADA).\n"
+        'choices: each line is {"context": "...", "choices": ["...", "..."], "answer": 0}; the\n'
+        "choice with the fewest bits is taken, by its bits per token and by all of them.\n"
+        "infill: words inside a text, both sides in view (ar: the left one alone).\n"
+        "Texts longer than the model are cut at the left, answers that are longer left out.",
+        [
+            "partita accuracy runs/notes-mdlm passages.txt --task last-word",
+            "partita accuracy runs/notes-mdlm quiz.jsonl --task choices --json",
+            "partita accuracy runs/notes-mdlm test.txt --task infill --count 500 --out infill.json",
+        ],
+    )
+    add_options(parser, Options, model=MODEL, file="passages, questions, or a text")
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Load, ask, print."""
+    chosen = options(words)
+    with naming({"device": "--device"}):
+        model, identity = load_identified(chosen.model, chosen.device)
+    require_answering(model.method)
+    length = chosen.length or model.length
+    problem = f"{length} tokens are more than the model's {model.length}"
+    require(length <= model.length, "--length", problem, "shorten it")
+    console = Console(highlight=False, stderr=chosen.json)
+    bar = progress_bar(console)
+    with naming({"path": "file", "field": "file", "text": "file"}):
+        questions = _questions(model, chosen, length)
+    with bar:
+        found = _answers(model, questions, chosen, bar)
+    results = {
+        "model": identity,
+        "environment": environment(model.device),
+        "seed": chosen.seed,
+        "task": chosen.task,
+        "file": chosen.file,
+        "length": length,
+        "exact": isinstance(model.method, AR),
+        **found,
+    }
+    # Printed first: a disk that is full must not cost the results.
+    print(json.dumps(results)) if chosen.json else console.print(_table(results))
+    if chosen.out is not None:
+        with parents_made(Path(chosen.out)):
+            write_whole(Path(chosen.out), json.dumps(results, indent=1))
+
+
+def _questions(model: TextModel, chosen: Options, length: int) -> Questions | Choices:
+    """What the file asks."""
+    if chosen.task == "choices":
+        return choices(Path(chosen.file), model.tokenizer, length, chosen.count)
+    data = model.recipe.data
+    corpus = Corpus(chosen.file, data.field, data.documents)
+    if chosen.task == "last-word":
+        return last_words(corpus, model.tokenizer, length, chosen.count)
+    return words_inside(corpus, model.tokenizer, length, chosen.count or BLANKS, chosen.seed)
+
+
+def _answers(
+    model: TextModel, questions: Questions | Choices, chosen: Options, bar: Progress
+) -> dict[str, Any]:
+    """What the model says, as numbers."""
+    fill = isinstance(questions, Questions)
+    blanks = questions.blanks
+    task = bar.add_task(chosen.task, total=len(blanks) * (2 if fill else 1))
+    answers = answered(
+        model.method,
+        blanks,
+        fill=fill,
+        replicates=chosen.replicates,
+        batch_size=chosen.batch_size,
+        seed=chosen.seed,
+        progress=lambda count: bar.advance(task, count),
+    )
+    if isinstance(questions, Choices):
+        results = choice_results(answers, questions)
+    else:
+        results = blank_results(answers, blanks)
+    both = chosen.task == "infill" and not isinstance(model.method, AR)
+    return {
+        "cut": questions.cut,
+        "left_out": questions.left_out,
+        "sees": "both sides" if both else "left side",
+        **results,
+    }
+
+
+def _table(results: dict[str, Any]) -> Table:
+    """The numbers for people."""
+    shown = Table("", "", show_header=False)
+    cut = f", {results['cut']} texts cut at the left" if results["cut"] else ""
+    cut += f", {results['left_out']} too long and left out" if results["left_out"] else ""
+    shown.add_row(f"[bold]{results['task']}[/]", results["file"])
+    shown.add_row("questions", f"{results['count']}{cut}")
+    if results["task"] == "infill" and results["exact"]:
+        shown.add_row("in view", LEFT_ALONE)
+    if results["task"] == "choices":
+        shown.add_row("chance", f"{results['chance']:.1%}")
+        for name, key in (("by bits per token", "accuracy"), ("by all bits", "accuracy_raw")):
+            share = f"{results[key]:.1%} ± {results[f'{key}_error']:.1%}"
+            shown.add_row(f"accuracy {name}", share)
+    else:
+        shown.add_row("accuracy", f"{results['accuracy']:.1%} ± {results['accuracy_error']:.1%}")
+    add_bits(shown, results, "" if results["exact"] else "at most ")
+    return shown
+
+
+def add_bits(shown: Table, results: dict[str, Any], how: str = "", where: str = "") -> None:
+    """What the true answers cost."""
+    bits, error, draws = (
+        results[f"bits_per_answer{end}"] for end in ("", "_error", "_draws_error")
+    )
+    drawn = f" (± {draws:.3f} by the draws)" if draws else ""
+    shown.add_row(f"bits per answer{where}", f"{how}{bits:.3f} ± {error:.3f}{drawn}")
+    shown.add_row("tokens per answer", f"{results['tokens_per_answer']:.2f}")
+    shown.add_row(f"bits per token{where}", f"{how}{results['bits_per_token']:.3f}")

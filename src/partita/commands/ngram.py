@@ -1,0 +1,297 @@
+"""`partita ngram`: what counting n-grams of the same text is worth, for comparison."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from partita.commands.accuracy import BLANKS, add_bits
+from partita.commands.eval_texts import add_likelihood, add_samples
+from partita.commands.judging import BATCH, Identified, described, load_identified, load_judge
+from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.commands.show import progress_bar
+from partita.data.documents import Corpus
+from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
+from partita.errors import naming, require, require_int, require_seed
+from partita.evaluation.ngram import LONGEST, NGram
+from partita.evaluation.ngram_blanks import BEAM, both_sides, left_answers
+from partita.evaluation.quality import WordList
+from partita.evaluation.questions import Questions, last_words, words_inside
+from partita.evaluation.tasks import blank_results
+from partita.evaluation.texts import token_stream
+from partita.files import check_file, parents_made, write_whole
+from partita.provenance import environment
+
+LENGTH = 256  # tokens of windows and samples where no model says how many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The n-gram baseline."""
+
+    train: str
+    tokenizer: str = "bytes"
+    """bytes, text8, or a model whose tokenizer and length are taken."""
+    order: int = 5
+    """Tokens of the longest gram."""
+    limit: int | None = None
+    """Count so many tokens of the text; all unless given."""
+    test: str | None = None
+    """A text to measure the likelihood of."""
+    infill: str | None = None
+    """A text whose words are hidden, as by partita accuracy --task infill."""
+    last_word: str | None = None
+    """A file of passages, as for partita accuracy --task last-word."""
+    count: int | None = None
+    """Words to hide (1000 unless given), and passages to look at (all)."""
+    beam: int = BEAM
+    """Texts that are kept in view while a blank of several tokens is filled in."""
+    samples: int = 0
+    """Texts to write."""
+    judge: str | None = None
+    """An autoregressive model that judges the samples."""
+    length: int | None = None
+    """Tokens of a window and of a sample; the model's length, or 256, unless given."""
+    seed: int = 0
+    """Seed of the samples, and of the words that are hidden."""
+    device: str = "auto"
+    """Where the judge runs: cpu, cuda, or auto. Counting needs no more than a CPU."""
+    out: str | None = None
+    """A JSON file to write the results to."""
+    json: bool = False
+    """Print JSON, for machines."""
+
+    def __post_init__(self) -> None:
+        require_int(self.order, "--order", 1, LONGEST)
+        for name, least in (("limit", 1), ("length", 3), ("count", 2)):
+            if getattr(self, name) is not None:
+                require_int(getattr(self, name), f"--{name}", least)
+        require_int(self.beam, "--beam")
+        require_int(self.samples, "--samples", 0)
+        require_seed(self.seed, "--seed")
+        wanted = (self.test, self.infill, self.last_word, self.samples or None)
+        remedy = "give --test, --infill, --last_word or --samples"
+        some = any(value is not None for value in wanted)
+        require(some, "train", "there is nothing to do with the counts", remedy)
+        needed = self.judge is None or self.samples > 0
+        require(needed, "--judge", "there are no samples to look at", "give --samples")
+        if self.out is not None:
+            check_file(Path(self.out), "--out")
+
+
+class Setting(NamedTuple):
+    """What is read as what."""
+
+    tokenizer: Tokenizer
+    length: int
+    field: str
+    documents: str
+
+
+def options(words: Sequence[str]) -> Options:
+    """What the words ask for."""
+    parser = make_parser(
+        "ngram",
+        "Count the n-grams of a text (interpolated modified Kneser-Ney) and measure what that is\n"
+        "worth, by the numbers of partita eval and partita accuracy: the likelihood of a text\n"
+        "(exact), how often it knows a hidden word (by both sides, and by the left one alone),\n"
+        "and the quality of what it writes. A model that does not beat it has learned little.\n"
+        "The hidden words are those of partita accuracy --task infill with the same tokenizer,\n"
+        "--length, --count and --seed.",
+        [
+            "partita ngram notes.txt --test test.txt",
+            "partita ngram notes.txt --tokenizer runs/notes-mdlm --infill test.txt --count 500",
+            "partita ngram notes.txt --order 3 --samples 64 --judge runs/judge --out trigrams.json",
+        ],
+    )
+    add_options(parser, Options, train="a text to count: any that `partita train` reads")
+    return parse(parser, words, Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Count, measure, print."""
+    chosen = options(words)
+    with naming(flags_of(Options, "train")):
+        setting = _setting(chosen)
+        examiner = None if chosen.judge is None else load_judge(chosen.judge, chosen.device)
+    corpus = _corpus(chosen.train, setting, "train")
+    files = {
+        flag: _corpus(path, setting, f"--{flag}")
+        for flag in ("test", "infill", "last_word")
+        if (path := getattr(chosen, flag)) is not None
+    }
+    asked = {
+        flag: _questions(flag, files[flag], setting, chosen)
+        for flag in ("infill", "last_word")
+        if flag in files
+    }
+    device = torch.device("cpu") if examiner is None else examiner[0].device
+    console = Console(highlight=False, stderr=chosen.json)
+    with progress_bar(console) as bar:
+        model, facts = _counted(corpus, setting, chosen, bar)
+        results: dict[str, Any] = {
+            "model": facts,
+            "environment": environment(device),
+            "seed": chosen.seed,
+        }
+        if "test" in files:
+            results["likelihood"] = _likelihood(model, files["test"], setting, chosen)
+        for flag, questions in asked.items():
+            results[flag] = _answers(model, flag, questions, chosen, bar)
+        if chosen.samples:
+            results["samples"] = _samples(model, corpus, setting, examiner, chosen, bar)
+    # Printed first: a disk that is full must not cost the results.
+    print(json.dumps(results)) if chosen.json else console.print(_table(results))
+    if chosen.out is not None:
+        with parents_made(Path(chosen.out)):
+            write_whole(Path(chosen.out), json.dumps(results, indent=1))
+
+
+def _setting(chosen: Options) -> Setting:
+    """The tokenizer by its name, or with all that goes with it, from a model."""
+    length = chosen.length or LENGTH
+    if chosen.tokenizer == "bytes":
+        return Setting(ByteTokenizer(), length, "text", "paragraph")
+    if chosen.tokenizer == "text8":  # has no line breaks
+        return Setting(CharacterTokenizer(), length, "text", "file")
+    with naming({"model": "--tokenizer"}):
+        model, _ = load_identified(chosen.tokenizer, "cpu")
+    data = model.recipe.data
+    return Setting(model.tokenizer, chosen.length or model.length, data.field, data.documents)
+
+
+def _corpus(path: str, setting: Setting, name: str) -> Corpus:
+    with naming({"path": name}):
+        return Corpus(path, setting.field, setting.documents)
+
+
+def _read(name: str) -> dict[str, str]:
+    """What is wrong with a file, as the flag that names it."""
+    return dict.fromkeys(("path", "field", "text", "file"), name)
+
+
+def _questions(flag: str, corpus: Corpus, setting: Setting, chosen: Options) -> Questions:
+    with naming(_read(f"--{flag}")):
+        if flag == "last_word":
+            return last_words(corpus, setting.tokenizer, setting.length, chosen.count)
+        count = chosen.count or BLANKS
+        return words_inside(corpus, setting.tokenizer, setting.length, count, chosen.seed)
+
+
+def _counted(
+    corpus: Corpus, setting: Setting, chosen: Options, bar: Progress
+) -> tuple[NGram, dict[str, Any]]:
+    """The model, and what it was made of."""
+    task = bar.add_task("counting", total=1.0)
+    with naming(_read("train") | {"tokens": "train", "order": "--order"}):
+        tokens = token_stream(corpus, setting.tokenizer, chosen.limit).tokens
+        model = NGram.train(
+            tokens,
+            setting.tokenizer.vocab_size,
+            chosen.order,
+            lambda share: bar.update(task, completed=share),
+        )
+    return model, {
+        "train": chosen.train,
+        "sha256": [content.hex() for _, content in corpus.identity()],
+        "tokenizer": chosen.tokenizer,
+        "order": chosen.order,
+        "tokens": len(tokens),
+        "grams": [len(level.keys) for level in model.levels],
+    }
+
+
+def _likelihood(model: NGram, corpus: Corpus, setting: Setting, chosen: Options) -> dict[str, Any]:
+    """The exact likelihood of a text, read as one: nothing is cut into windows."""
+    with naming(_read("--test")):
+        tokens, characters, size = token_stream(corpus, setting.tokenizer)
+    bits = model.stream_nats(tokens) / math.log(2)
+    sizes = {"character": characters, "byte": size, "token": len(tokens)}
+    each = {f"bits_per_{name}": bits / size for name, size in sizes.items()}
+    each["perplexity"] = 2 ** each["bits_per_token"]
+    return {
+        "file": chosen.test,
+        "exact": True,
+        "tokens": len(tokens),
+        "characters": characters,
+        **each,
+        **{f"{name}_error": 0.0 for name in each},
+    }
+
+
+def _answers(
+    model: NGram, flag: str, questions: Questions, chosen: Options, bar: Progress
+) -> dict[str, Any]:
+    """By the left side alone, as an autoregressive model; inside a text by both sides as well."""
+    blanks, inside = questions.blanks, flag == "infill"
+    task = bar.add_task(flag.replace("_", " "), total=len(blanks) * (2 if inside else 1))
+
+    def advance(count: int) -> None:
+        bar.advance(task, count)
+
+    left = blank_results(left_answers(model, blanks, advance), blanks)
+    facts = {"cut": questions.cut, "left_out": questions.left_out}
+    results = {"file": getattr(chosen, flag), **facts, "left_side": left}
+    if inside:
+        results["both_sides"] = both_sides(model, blanks, beam=chosen.beam, progress=advance)
+    return results
+
+
+def _samples(
+    model: NGram,
+    corpus: Corpus,
+    setting: Setting,
+    examiner: Identified | None,
+    chosen: Options,
+    bar: Progress,
+) -> dict[str, Any]:
+    """Texts, and what `partita eval` says of a model's."""
+    task = bar.add_task("samples", total=chosen.samples)
+    texts: list[str] = []
+    for first in range(0, chosen.samples, BATCH):
+        count = min(BATCH, chosen.samples - first)
+        tokens = model.sample(count, setting.length, seed=chosen.seed, first=first)
+        texts += [setting.tokenizer.decode(row) for row in tokens.tolist()]
+        bar.update(task, completed=len(texts))
+    words = WordList.of_corpus(corpus)
+    return described(texts, setting.tokenizer, words, examiner, cut_ends=True)
+
+
+def _table(results: dict[str, Any]) -> Table:
+    """The numbers for people."""
+    shown, model = Table("", "", show_header=False), results["model"]
+    counted = f"{model['tokens']:,} tokens, {sum(model['grams']):,} grams"
+    shown.add_row(f"[bold]{model['order']}-grams[/]", f"{model['train']}: {counted}")
+    if "likelihood" in results:
+        add_likelihood(shown, results["likelihood"])
+    for flag, title in (("infill", "infill"), ("last_word", "last-word")):
+        if flag in results:
+            shown.add_row(f"[bold]{title}[/]", results[flag]["file"])
+            _add_answers(shown, results[flag])
+    if "samples" in results:
+        add_samples(shown, results["samples"])
+    return shown
+
+
+def _add_answers(shown: Table, found: dict[str, Any]) -> None:
+    """How often hidden words are known, and what they cost."""
+    left = found["left_side"]
+    shown.add_row("questions", str(left["count"]))
+    for name in ("both_sides", "left_side"):
+        if name in found:
+            share = f"{found[name]['accuracy']:.1%} ± {found[name]['accuracy_error']:.1%}"
+            shown.add_row(f"accuracy by {name.replace('_', ' ')}", share)
+    single = found.get("both_sides", {}).get("one_token")
+    if single is not None:
+        spread = f"{single['bits_per_answer']:.3f} ± {single['bits_per_answer_error']:.3f}"
+        shown.add_row("bits by both sides", f"{spread} ({single['count']} of one token)")
+    add_bits(shown, left, where=" by left side")

@@ -1,0 +1,266 @@
+"""Blanks whose answer is known: does a model fill them in, and what does the answer cost it?
+
+An autoregressive model reads what stands before a blank, and its nats are exact. A masked model
+reads both sides. With the context c always visible, its predictions are those of a masked model
+over the n positions x of the blank alone, so all that holds for whole sequences holds here. Let
+positions be revealed one at a time in an order drawn uniformly: p(x | c) is the mean over orders
+of the product of the predictions, and by Jensen's inequality
+
+    -log p(x | c) <= mean over orders of  sum_i -log p(x_o(i) | x_o(1..i-1), c).
+
+A set H of k hidden positions is what is left in an order with probability 1 / C(n, k), and each of
+its positions is the next one with probability 1 / k. Sorted by H, the right-hand side is
+
+    sum over non-empty H of  1 / (k C(n, k))  sum over l in H of -log p(x_l | what is not in H, c)
+
+which is the mean of the law "subset" (k uniform on 1..n, weight n / k) over these n positions: it
+is drawn so for long blanks, and summed as it stands, without error, for short ones. It is an
+equality where the predictions are the conditionals of one law, for then every order gives the same
+product. A model that is told the time has the bound of its own law, over the same positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from partita.errors import InputError, require_int
+from partita.evaluation.likelihood import bound_ends, standard_error
+from partita.methods.ar import AR
+from partita.methods.masked_method import MaskedMethod
+from partita.networks.base import Queries
+from partita.processes.corruption import Corruption, Subset
+from partita.randomness import Noise
+from partita.samplers.canvas import Prompt
+from partita.samplers.front import evaluating, sample
+
+ENUMERATED = 3  # positions of a blank whose 2^n - 1 hidden sets are all visited
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A text of which the tokens from `start` to `stop` are hidden."""
+
+    ids: list[int]
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many tokens are hidden."""
+        return self.stop - self.start
+
+    @property
+    def answer(self) -> list[int]:
+        """The hidden tokens."""
+        return self.ids[self.start : self.stop]
+
+    def without_right(self) -> Blank:
+        """The same for who cannot see what follows."""
+        return replace(self, ids=self.ids[: self.stop])
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model made of some blanks."""
+
+    right: Bool[Tensor, "N"]
+    """Whether the most probable tokens are those of the answer, all of them."""
+    nats: Float64[Tensor, "replicates N"]
+    """-log p of each answer, or draws of its bound; alike in all replicates where nothing is."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over questions, with two standard errors."""
+
+    value: float
+    error: float
+    """Over questions, had others been asked; what the draws add is in it."""
+    draws_error: float
+    """Of the draws of a bound alone; 0 for an exact value."""
+
+    @staticmethod
+    def of(values: Float64[Tensor, "replicates N"]) -> Mean:
+        """Of one number for each replicate and question; an exact one has a single replicate."""
+        each = values.mean(0)
+        return Mean(float(each.mean()), standard_error(each), standard_error(values.mean(1)))
+
+
+Progress = Callable[[int], None]
+
+
+def answered(
+    method: object,
+    blanks: Sequence[Blank],
+    *,
+    fill: bool = True,
+    replicates: int = 8,
+    batch_size: int = 32,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Answers:
+    """Fill the blanks in greedily (unless nobody asks to), and measure their answers.
+
+    A masked model reveals one token at a time, the surest first; an autoregressive one is right if
+    each token of the answer is the most probable after those before it. Texts of the same length
+    share a batch, so none is padded; a blank's draws do not depend on its batch. `progress` is told
+    how many more blanks have been dealt with, once for each if they are only measured, else twice.
+    """
+    require_answering(method)
+    require_int(batch_size, "batch_size")
+    require_int(replicates, "replicates", 2)
+    advance = progress or (lambda _count: None)
+    with evaluating(method), torch.no_grad():
+        if isinstance(method, AR):
+            return _causal(method, blanks, batch_size, lambda n: advance(2 * n if fill else n))
+        assert isinstance(method, MaskedMethod)
+        right = torch.zeros(len(blanks), dtype=torch.bool)
+        for batch in _batches(blanks, batch_size, method) if fill else ():
+            right[batch.numbers] = _filled(method, batch).cpu()
+            advance(len(batch.numbers))
+        return Answers(right, _bounds(method, blanks, replicates, batch_size, seed, advance))
+
+
+def require_answering(method: object) -> None:
+    """Refuse models that cannot be asked for a given part of a text."""
+    if not isinstance(method, AR | MaskedMethod):
+        kind = type(method).__name__
+        problem = f"{kind} predicts no tokens at given places with the rest in view"
+        raise InputError("model", problem, "use a masked model (mdlm, md4, pgm, ...) or ar")
+
+
+# Batches -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Blanks in texts of one length."""
+
+    numbers: Int64[Tensor, "B"]
+    tokens: Int64[Tensor, "B L"]
+    hidden: Bool[Tensor, "B L"]
+
+
+def _batches(
+    blanks: Sequence[Blank],
+    size: int,
+    method: AR | MaskedMethod,
+    numbers: Sequence[int] | None = None,
+    *,
+    same_size: bool = False,
+) -> Iterator[_Batch]:
+    """Some of the blanks by the length of their texts (and their own size), so many at a time."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number in range(len(blanks)) if numbers is None else numbers:
+        blank = blanks[number]
+        groups.setdefault((len(blank.ids), blank.size if same_size else 0), []).append(number)
+    for _, group in sorted(groups.items()):
+        for first in range(0, len(group), size):
+            yield _batch(blanks, group[first : first + size], next(method.parameters()).device)
+
+
+def _batch(blanks: Sequence[Blank], numbers: list[int], device: torch.device) -> _Batch:
+    chosen = [blanks[number] for number in numbers]
+    tokens = torch.tensor([blank.ids for blank in chosen], dtype=torch.int64)
+    starts, stops = (torch.tensor([getattr(b, end) for b in chosen]) for end in ("start", "stop"))
+    places = torch.arange(tokens.shape[1])
+    hidden = (places >= starts[:, None]) & (places < stops[:, None])
+    return _Batch(torch.tensor(numbers), tokens.to(device), hidden.to(device))
+
+
+# Autoregressive models ---------------------------------------------------------------------------
+
+
+def _causal(method: AR, blanks: Sequence[Blank], size: int, advance: Progress) -> Answers:
+    """Exact nats and the most probable tokens, each given the true ones before it."""
+    right = torch.zeros(len(blanks), dtype=torch.bool)
+    nats = torch.zeros(1, len(blanks), dtype=torch.float64)
+    for batch in _batches([blank.without_right() for blank in blanks], size, method):
+        places = Queries(*batch.hidden.nonzero(as_tuple=True))
+        logits = method.network(method.shifted(batch.tokens), queries=places)
+        log_probs, target = method.log_probabilities(logits), batch.tokens[batch.hidden]
+        costs = -log_probs.double().gather(-1, target[:, None])[:, 0]
+        total = costs.new_zeros(len(batch.numbers)).index_add(0, places.rows, costs)
+        wrong = places.rows[log_probs.argmax(-1) != target]
+        nats[0, batch.numbers] = total.cpu()
+        right[batch.numbers] = (
+            torch.ones_like(total, dtype=torch.bool).index_fill(0, wrong, 0).cpu()
+        )
+        advance(len(batch.numbers))
+    return Answers(right, nats)
+
+
+# Masked models -----------------------------------------------------------------------------------
+
+
+def _filled(method: MaskedMethod, batch: _Batch) -> Bool[Tensor, "B"]:
+    """Whether the surest token first, one at a time, gives the answers."""
+    tokens = sample(
+        method,
+        prompt=Prompt(batch.tokens, ~batch.hidden),
+        sampler="confidence",
+        steps=int(batch.hidden.sum(-1).max()),
+        counts="linear",
+        temperature=0.0,
+    )
+    return (tokens == batch.tokens).all(-1)
+
+
+def _bounds(
+    method: MaskedMethod,
+    blanks: Sequence[Blank],
+    replicates: int,
+    size: int,
+    seed: int,
+    advance: Progress,
+) -> Float64[Tensor, "replicates N"]:
+    """Bounds: summed over all hidden sets where those are few, drawn elsewhere."""
+    nats = torch.zeros(replicates, len(blanks), dtype=torch.float64)
+    short = [not method.timed and blank.size <= ENUMERATED for blank in blanks]
+    few = [number for number, is_short in enumerate(short) if is_short]
+    many = [number for number, is_short in enumerate(short) if not is_short]
+    for batch in _batches(blanks, size, method, few, same_size=True):
+        nats[:, batch.numbers] = _enumerated(method, batch).cpu()
+        advance(len(batch.numbers))
+    for batch in _batches(blanks, size, method, many):
+        for step in range(replicates):
+            noise = Noise(seed, batch.numbers.to(batch.tokens.device))
+            nats[step, batch.numbers] = _drawn(method, batch, noise, step, len(blanks)).cpu()
+        advance(len(batch.numbers))
+    return nats
+
+
+def _enumerated(method: MaskedMethod, batch: _Batch) -> Float64[Tensor, "B"]:
+    """The sum over all non-empty sets of hidden positions, for blanks of one size."""
+    rows, places = batch.hidden.nonzero(as_tuple=True)
+    size = len(rows) // len(batch.numbers)
+    total = torch.zeros(len(batch.numbers), dtype=torch.float64, device=rows.device)
+    for hidden in range(1, 2**size):
+        member = (hidden >> torch.arange(size, device=rows.device)) & 1
+        chosen = member.bool().repeat(len(batch.numbers))
+        masked = torch.zeros_like(batch.hidden)
+        masked[rows[chosen], places[chosen]] = True
+        count = int(member.sum())
+        weight = torch.full(masked.shape, 1 / (count * math.comb(size, count)), device=rows.device)
+        total += _weighed(method, batch, Corruption(masked, weight, None))
+    return total
+
+
+def _drawn(
+    method: MaskedMethod, batch: _Batch, noise: Noise, step: int, count: int
+) -> Float64[Tensor, "B"]:
+    """One draw of the bound; times or sizes are spread evenly over all `count` blanks."""
+    law = method.bound_law if method.timed else Subset()
+    drawn = law.draw(batch.hidden, noise, step, count)
+    ends = bound_ends(method, law) * batch.hidden.sum(-1)
+    return _weighed(method, batch, drawn) + ends
+
+
+def _weighed(method: MaskedMethod, batch: _Batch, drawn: Corruption) -> Float64[Tensor, "B"]:
+    return method.loss_under(batch.tokens, drawn, batch.hidden).per_token.double().sum(-1)
