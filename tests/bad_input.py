@@ -126,6 +126,23 @@ TABLE = {
     "top_p 0": (lambda: sample(mdlm(), top_p=0.0), "top_p"),
     "top_p above 1": (lambda: sample(mdlm(), top_p=1.5), "top_p"),
     "NaN in the logits": (lambda: sample(broken(), 2), "logits"),
+    "unknown speed": (lambda: sample(mdlm(), speed="fast"), "speed"),
+    "speed by number": (lambda: sample(mdlm(), speed=2), "speed"),
+    "capture without a plan": (
+        lambda: sample(mdlm(), sampler="confidence", speed="captured"),
+        "speed",
+    ),
+    "captured guidance of a causal model": (
+        lambda: sample(
+            AR(network(CausalTransformer, classes=3)), label=1, guidance=1.0, speed="captured"
+        ),
+        "speed",
+    ),
+    "NaN in captured logits": (lambda: sample(broken(), 2, speed="captured"), "logits"),
+    "captured label without classes": (
+        lambda: sample(mdlm(), label=1, speed="captured"),
+        "label",
+    ),
     "no samples": (lambda: sample(mdlm(), 0), "count"),
     "no length": (lambda: sample(mdlm(), length=0), "length"),
     "longer than the model": (lambda: sample(mdlm(), length=9), "length"),

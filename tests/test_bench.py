@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from partita.commands import main
+from partita.evaluation.roofline import sampling_work
 from partita.evaluation.speed import Contestant, Speed, count_flops_of, race
+from partita.methods import METHODS
 from partita.networks import TransformerOptions
 from partita.networks.attention import attend
 from partita.networks.layouts import DENSE
+from partita.samplers import sample
 
 SMALL = "--network.width 16 --network.length 8 --network.heads 2 --network.depth 2 --vocabulary 11"
 
@@ -82,3 +85,56 @@ def test_flops_of_attention_on_a_cpu_are_counted():
     assert count_flops_of(lambda: attend(query, key, value, DENSE)) == 2 * product
     backward = count_flops_of(lambda: attend(query, key, value, DENSE).sum().backward())
     assert backward == (2 + 5) * product
+
+
+@pytest.mark.parametrize("name", ["mdlm", "pgm"])
+def test_the_work_of_a_sampler_is_what_it_does(name):
+    """Counted operations against the formula, where steps reveal equally many tokens."""
+    options = TransformerOptions(length=32, width=64, depth=4, heads=2)
+    method = METHODS[name].build(options, 50).eval()
+    counted = count_flops_of(lambda: sample(method, 3, sampler="ordered", steps=8, speed="plain"))
+    work = sampling_work(method.network, 3, 32, 8, bytes_each=2)
+    # Queries of a partition network are made once for each position: a few more operations.
+    assert work.flops == pytest.approx(counted, rel=1e-9 if name == "mdlm" else 0.02)
+    read = sum(p.numel() for n, p in method.network.named_parameters() if p.ndim > 1)
+    assert work.weight_bytes == 8 * 2 * (read - method.network.embed.weight.numel())
+
+
+def test_growth_along_each_axis(tmp_path, capsys):
+    out, picture = tmp_path / "growth.json", tmp_path / "growth.png"
+    axes = "--growth_lengths [8,16] --growth_batches [1,2,4] --growth_steps [2,4]"
+    words = f"growth {SMALL} {axes} --batch_size 2 --steps 2 --turns 1 --device cpu"
+    files = ["--out", str(out), "--picture", str(picture)]
+    assert main(["bench", *words.split(), "--speeds", "[captured]", *files]) == 0
+    tables = json.loads(out.read_text())["growth"]
+    assert list(tables) == [
+        *("lengths: 8", "lengths: 16"),
+        *("batches: 1", "batches: 2", "batches: 4"),
+        *("steps: 2", "steps: 4"),
+    ]
+    assert [row["tokens"] for row in tables["lengths: 16"]] == [32, 32]
+    assert [row["tokens"] for row in tables["batches: 4"]] == [32, 32]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "growth as curves" in capsys.readouterr().out
+
+
+def test_speeds_are_named_and_timed(capsys):
+    words = f"sampling {SMALL} --steps 2 --turns 1 --json --device cpu --speeds [plain,captured]"
+    assert main(["bench", *words.split()]) == 0
+    (rows,) = json.loads(capsys.readouterr().out)["sampling"].values()
+    assert [row["name"].rsplit(", ", 1)[1] for row in rows] == ["plain", "captured"] * 3
+    assert all(row["first"] > 0 and row["shares"] == {} for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--speeds [warp]", "--speeds: unknown name 'warp'"),
+        ("--growth_steps []", "--growth_steps: is empty"),
+        ("sampling --picture a.png", "--picture: draws growth, which is not measured"),
+        ("growth --picture a.jpg", "--picture: a.jpg would hold a PNG"),
+    ],
+)
+def test_what_bench_refuses(words, message, capsys):
+    assert main(["bench", *words.split()]) == 2
+    assert f"partita: {message}" in capsys.readouterr().err

@@ -611,12 +611,12 @@ def predicted_flops(config, revealed, queried):
     """PGM's cost of a prediction, from the numbers of revealed and queried tokens of each row.
 
     With N tokens revealed and Q queried in all, widths W and D of the encoder and the decoder, E
-    and K their blocks, m(.) the weights of an MLP, C channels of a condition and V logits:
+    and K their blocks, m(.) the weights of an MLP, C channels of a condition of R rows, V logits:
 
-        encoder   E (2N (4 W^2 + m(W) [+ 6CW]) + 4W pairs(n, n))
+        encoder   E (2N (4 W^2 + m(W)) [+ 2R 6CW] + 4W pairs(n, n))
         swap      2 min(Q, longest sequence) D^2 + 2N 2WD + 2Q D^2 + 4D pairs(q, n)
-        decoder   K (2Q (2 D^2 + m(D) [+ 6CD]) + 2N 2WD + 4D pairs(q, n))
-        head      2Q (DV [+ 2CD])
+        decoder   K (2Q (2 D^2 + m(D)) [+ 2R 6CD] + 2N 2WD + 4D pairs(q, n))
+        head      2Q DV [+ 2R 2CD]
 
     pairs(q, n) is the sum over the rows of q_i n_i where the rows are alike, and what padding the
     rows makes of it otherwise. An aggregate takes Q in place of min(Q, ...) and 2Q WD more where
@@ -624,18 +624,18 @@ def predicted_flops(config, revealed, queried):
     """
     n, q, w = sum(revealed), sum(queried), config.width
     k, d, _ = decoder_sizes(config)
-    c = config.condition_width if config.classes else 0
+    c = config.condition_width * len(revealed) if config.classes else 0
     crossing = 4 * d * pairs(queried, revealed)
     memory = 2 * n * 2 * w * d
-    encoder = 2 * n * (4 * w * w + mlp_weights(w, config) + 6 * c * w)
+    encoder = 2 * n * (4 * w * w + mlp_weights(w, config)) + 2 * 6 * c * w
     encoder += 4 * w * pairs(revealed, revealed)
     aggregates = config.decoder.queries in ("mean", "logsumexp")
     starts = q if aggregates else min(q, config.length)
     swap = 2 * starts * d * d * (8 if config.decoder.process == "mlp" else 1)
     swap += 2 * q * w * d if aggregates and d != w else 0
     swap += memory + 2 * q * d * d + crossing
-    decoder = 2 * q * (2 * d * d + mlp_weights(d, config) + 6 * c * d) + memory + crossing
-    head = 2 * q * (d * config.outputs + 2 * c * d)
+    decoder = 2 * q * (2 * d * d + mlp_weights(d, config)) + 2 * 6 * c * d + memory + crossing
+    head = 2 * q * d * config.outputs + 2 * 2 * c * d
     return (config.depth - k) * encoder + swap + k * decoder + head
 
 

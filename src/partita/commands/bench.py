@@ -14,13 +14,17 @@ from rich.table import Table
 
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.errors import naming, require, require_int
-from partita.evaluation.speed import Speed, race, sampling_contestants, training_contestants
+from partita.evaluation.contestants import sampling_contestants, training_contestants
+from partita.evaluation.growth import AXES, draw_growth, grown
+from partita.evaluation.speed import Speed, race
 from partita.files import check_file, parents_made, write_whole
 from partita.networks.options import TransformerOptions, decoder_sizes
 from partita.provenance import environment
 from partita.training.distribution import choose_device
 
-SUBJECTS = ("sampling", "training")
+SUBJECTS = ("sampling", "training", "growth")
+USUAL = SUBJECTS[:2]
+SPEEDS = ("plain", "captured", "compiled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,14 @@ class Options:
     """Steps of each sampler."""
     lengths: list[int] = field(default_factory=lambda: [512, 2048])
     """Lengths to train at, each with as many tokens in a batch as at network.length."""
+    speeds: list[str] | None = None
+    """plain, captured, compiled; plain alone on a CPU unless given, all of them on a GPU."""
+    growth_lengths: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048, 4096, 8192])
+    """Lengths to sample at; batch size and steps as above."""
+    growth_batches: list[int] = field(default_factory=lambda: [1, 4, 16, 64, 256])
+    """Batch sizes to sample with; length and steps as above."""
+    growth_steps: list[int] = field(default_factory=lambda: [16, 64, 256, 1024])
+    """Numbers of steps; length and batch size as above."""
     turns: int = 3
     """How often each contestant is timed; the median counts."""
     flops: bool = False
@@ -49,6 +61,8 @@ class Options:
     """cpu, cuda, or auto."""
     out: str | None = None
     """A JSON file to write the results to."""
+    picture: str | None = None
+    """A PNG file to draw growth in."""
     json: bool = False
     """Print JSON, for machines."""
 
@@ -59,14 +73,23 @@ class Options:
         for name in ("batch_size", "steps", "turns"):
             require_int(getattr(self, name), f"--{name}")
         require_int(self.vocabulary, "--vocabulary", 2)
-        require(bool(self.lengths), "--lengths", "is empty", "give at least one")
-        for length in self.lengths:
-            require_int(length, "--lengths")
+        for name in ("lengths", *(f"growth_{axis}" for axis in AXES)):
+            numbers: list[int] = getattr(self, name)
+            require(bool(numbers), f"--{name}", "is empty", "give at least one")
+            for number in numbers:
+                require_int(number, f"--{name}")
+        for speed in self.speeds or ():
+            known = f"known: {', '.join(SPEEDS)}"
+            require(speed in SPEEDS, "--speeds", f"unknown name {speed!r}", known)
+        grows = "growth" in self.subjects
+        problem = "draws growth, which is not measured"
+        require(self.picture is None or grows, "--picture", problem, "add the subject growth")
         if self.threads is not None:
             require_int(self.threads, "--threads")
         decoder_sizes(self.network)
-        if self.out is not None:
-            check_file(Path(self.out), "--out")
+        for flag, file, kind in (("--out", self.out, None), ("--picture", self.picture, ".png")):
+            if file is not None:
+                check_file(Path(file), flag, kind)
 
 
 def options(words: Sequence[str]) -> Options:
@@ -78,15 +101,19 @@ def options(words: Sequence[str]) -> Options:
         "sampling  MDLM's ancestral sampler, which asks only where a token is revealed, against\n"
         "          PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
         "training  optimiser steps of MDLM, MDLM with complementary masking, PGM with L x L masks\n"
-        "          and PGM packed, at each of --lengths",
+        "          and PGM packed, at each of --lengths\n"
+        "growth    how the time to sample grows with length, batch and steps, one at a time\n\n"
+        "Speeds: plain runs step by step; captured replays a program of fixed shape; compiled has\n"
+        "compiled blocks in it (in training: compiled blocks and a loss that holds few logits).",
         [
             "partita bench",
             "partita bench sampling --steps 16 --flops true",
             "partita bench training --lengths '[1024]' --network.width 512 --network.heads 8",
             "partita bench --device cuda --network.width 768 --network.heads 12 --out speed.json",
+            "partita bench growth --growth_lengths '[64,128]' --steps 8 --picture growth.png",
         ],
     )
-    add_options(parser, Options, subjects="*sampling, training; both unless given")
+    add_options(parser, Options, subjects="*sampling, training, growth; the first two unless given")
     return parse(parser, words, Options)
 
 
@@ -101,7 +128,7 @@ def run(words: Sequence[str]) -> None:
     facts = environment(device)
     results: dict[str, Any] = {"environment": facts, "options": asdict(chosen)}
     console.print(f"{facts['device']}, torch {facts['torch']}, {facts['date']}")
-    for subject in chosen.subjects or SUBJECTS:
+    for subject in chosen.subjects or USUAL:
         with console.status(subject) as status:
             tables = _measured(subject, chosen, device, status.update)
         for title, speeds in tables.items():
@@ -109,6 +136,11 @@ def run(words: Sequence[str]) -> None:
         results[subject] = {
             title: [s.to_dict() for s in speeds] for title, speeds in tables.items()
         }
+    if chosen.picture is not None:
+        picture = Path(chosen.picture)
+        with parents_made(picture):
+            draw_growth(results["growth"], picture)
+        console.print(f"{picture}: growth as curves", soft_wrap=True)
     if chosen.json:
         print(json.dumps(results, indent=1))
     if chosen.out is not None:
@@ -123,21 +155,33 @@ def _measured(
 ) -> dict[str, list[Speed]]:
     """The tables of one subject."""
     network, rows = chosen.network, chosen.batch_size
+    usual = ["plain"] if device.type == "cpu" else [*SPEEDS]
+    speeds = tuple(chosen.speeds or usual)
     race_options: dict[str, Any] = {
         "turns": chosen.turns,
         "count_flops": chosen.flops,
         "progress": lambda text: tell(f"{subject}: {text}"),
     }
     if subject == "sampling":
-        sizes = {"batch_size": rows, "steps": chosen.steps}
-        entrants = [*sampling_contestants(network, chosen.vocabulary, device, **sizes)]
+        sizes: dict[str, Any] = {"batch_size": rows, "steps": chosen.steps, "speeds": speeds}
+        entrants = sampling_contestants(network, chosen.vocabulary, device, **sizes)
         title = f"Sampling {rows} x {network.length} tokens in {chosen.steps} steps"
         return {title: race(entrants, device, **race_options)}
-    tables = {}
+    tables: dict[str, list[Speed]] = {}
+    if subject == "growth":
+        for axis in AXES:
+            numbers = getattr(chosen, f"growth_{axis}")
+            fixed = {"batches": rows, "steps": chosen.steps}
+            setting = network, chosen.vocabulary, device, fixed, speeds[-1]
+            tables |= grown(axis, numbers, *setting, **race_options)
+        return tables
+    trained = tuple(speed for speed in speeds if speed != "captured") or ("plain",)
     for length in chosen.lengths:
         batch = max(1, rows * network.length // length)
         longer = replace(network, length=length)
-        entrants = [*training_contestants(longer, chosen.vocabulary, device, batch_size=batch)]
+        entrants = training_contestants(
+            longer, chosen.vocabulary, device, batch_size=batch, speeds=trained
+        )
         title = f"Training on {batch} x {length} tokens"
         tables[title] = race(entrants, device, **race_options)
     return tables
@@ -145,13 +189,26 @@ def _measured(
 
 def _table(title: str, speeds: list[Speed]) -> Table:
     """Speeds beside the first one's."""
-    counted = speeds[0].flops is not None
+    optional = {
+        "GFLOP": [_shown(s.flops, 1e-9, ",.3g") for s in speeds],
+        "first run, s": [_shown(s.first, 1, ",.1f") for s in speeds],
+        "peak, GB": [_shown(s.peak_bytes, 1e-9, ",.1f") for s in speeds],
+        "of matrix rate": [
+            _shown(s.shares.get("of_matrix_rate"), 100, ".0f", " %") for s in speeds
+        ],
+        "of bandwidth": [_shown(s.shares.get("of_bandwidth"), 100, ".0f", " %") for s in speeds],
+    }
+    columns = {name: cells for name, cells in optional.items() if any(cells)}
     table = Table(title=title)
     table.add_column("")
-    for column in ("tokens/s", "relative", *(("GFLOP",) if counted else ())):
+    for column in ("tokens/s", "relative", *columns):
         table.add_column(column, justify="right")
-    for speed in speeds:
+    for index, speed in enumerate(speeds):
         rate, first = speed.tokens_per_second, speeds[0].tokens_per_second
-        work = [f"{speed.flops / 1e9:,.3g}"] if speed.flops is not None else []
-        table.add_row(speed.name, f"{rate:,.0f}", f"{rate / first:.2f}", *work)
+        more = [cells[index] for cells in columns.values()]
+        table.add_row(speed.name, f"{rate:,.0f}", f"{rate / first:.2f}", *more)
     return table
+
+
+def _shown(value: float | None, unit: float, style: str, after: str = "") -> str:
+    return "" if not value else f"{value * unit:{style}}{after}"

@@ -6,27 +6,17 @@ median of each one's turns counts. Weights are random: speed does not depend on 
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from partita.methods import METHODS
-from partita.networks.options import DecoderOptions, TransformerOptions
-from partita.randomness import Noise
-from partita.samplers import sample
-from partita.training.optimisers import OPTIMISERS
-
-SAMPLING = (("mdlm", "ancestral"), ("pgm", "ancestral"), ("pgm", "ordered"))
-TRAINING = (("mdlm", True), ("mdlm-complementary", True), ("pgm", False), ("pgm", True))
-_TRAINING_NAMES = {("pgm", False): "pgm, L x L masks", ("pgm", True): "pgm, packed"}
-_WARM_UP_STEPS = 2
+from partita.evaluation.roofline import Work
 
 
 @dataclass(frozen=True)
@@ -36,6 +26,8 @@ class Contestant:
     name: str
     run: Callable[[], int]
     warm_up: Callable[[], object]
+    work: Work | None = None
+    """What a run must do at least."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +41,12 @@ class Speed:
     """Of a turn."""
     flops: int | None = None
     """Floating-point operations of a turn in matrix products and attention, where counted."""
+    first: float | None = None
+    """Seconds of the first run, with all that is made once: captures, compiled code, caches."""
+    peak_bytes: int | None = None
+    """Memory that tensors took at most, on a GPU."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Of what the device can do, where that is known."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -60,30 +58,78 @@ class Speed:
 
 
 def race(
-    contestants: Sequence[Contestant],
+    contestants: Iterable[Contestant],
     device: torch.device,
     *,
     turns: int = 3,
     count_flops: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Speed]:
-    """Time every contestant `turns` times, one after the other in each turn."""
+    """Time every contestant `turns` times, one after the other in each turn.
+
+    On a GPU, which nobody else slows down, each takes all of its turns and leaves: what it holds
+    would count as the others' memory.
+    """
+    options: dict[str, Any] = {"turns": turns, "count_flops": count_flops, "progress": progress}
+    if device.type != "cuda":
+        return _race([*contestants], device, **options)
+    results = []
     for contestant in contestants:
-        contestant.warm_up()
+        results += _race([contestant], device, **options)
+        del contestant
+        gc.collect()
+        torch.cuda.empty_cache()
+    return results
+
+
+def _race(
+    contestants: Sequence[Contestant],
+    device: torch.device,
+    *,
+    turns: int,
+    count_flops: bool,
+    progress: Callable[[str], None] | None,
+) -> list[Speed]:
+    first = [_timed(contestant.warm_up, device)[0] for contestant in contestants]
     seconds: list[list[float]] = [[] for _ in contestants]
-    tokens = [0] * len(contestants)
+    tokens, peaks = [0] * len(contestants), [0] * len(contestants)
     for turn in range(turns):
         for index, contestant in enumerate(contestants):
             if progress is not None:
                 progress(f"{contestant.name}, turn {turn + 1} of {turns}")
-            _wait(device)
-            begin = time.perf_counter()
-            tokens[index] = contestant.run()
-            _wait(device)
-            seconds[index].append(time.perf_counter() - begin)
-    flops = [count_flops_of(c.run) if count_flops else None for c in contestants]
-    names = [contestant.name for contestant in contestants]
-    return [Speed(*result) for result in zip(names, seconds, tokens, flops, strict=True)]
+            took, tokens[index] = _timed(contestant.run, device)
+            seconds[index].append(took)
+            peaks[index] = max(peaks[index], _peak(device))
+    results = []
+    for index, contestant in enumerate(contestants):
+        work, took = contestant.work, statistics.median(seconds[index])
+        results.append(
+            Speed(
+                contestant.name,
+                seconds[index],
+                tokens[index],
+                count_flops_of(contestant.run) if count_flops else None,
+                first[index],
+                peaks[index] or None,
+                {} if work is None else work.shares(took, device),
+            )
+        )
+    return results
+
+
+def _timed(run: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    """Seconds that something takes, and what it returns."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    _wait(device)
+    begin = time.perf_counter()
+    result = run()
+    _wait(device)
+    return time.perf_counter() - begin, result
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
 def _wait(device: torch.device) -> None:
@@ -121,75 +167,3 @@ _ON_CPU = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
-
-
-def sampling_contestants(
-    network: TransformerOptions,
-    tokens: int,
-    device: torch.device,
-    *,
-    batch_size: int,
-    steps: int,
-) -> Iterator[Contestant]:
-    """MDLM's ancestral sampler, and PGM's ancestral and fixed-count ones."""
-    for name, sampler in SAMPLING:
-        method = _method(name, network, tokens, device).eval()
-
-        def draw(steps: int, method: nn.Module = method, sampler: str = sampler) -> int:
-            with _precision(device):
-                drawn = sample(method, batch_size, sampler=sampler, steps=steps)  # type: ignore[arg-type]
-            return drawn.numel()
-
-        yield Contestant(
-            f"{name}, {sampler}",
-            lambda draw=draw: draw(steps),  # type: ignore[misc]
-            lambda draw=draw: draw(_WARM_UP_STEPS),  # type: ignore[misc]
-        )
-
-
-def training_contestants(
-    network: TransformerOptions,
-    tokens: int,
-    device: torch.device,
-    *,
-    batch_size: int,
-    steps: int = 2,
-) -> Iterator[Contestant]:
-    """Optimiser steps of MDLM, of its complementary form, and of PGM with masks and packed."""
-    rows = torch.randint(tokens, (batch_size, network.length), device=device)
-    for name, packed in TRAINING:
-        method = _method(name, network, tokens, device)
-        if not packed:
-            method.network.packed = packed  # type: ignore[union-attr]
-        (optimiser,) = OPTIMISERS["adamw"](method, 1e-4, 0.0)
-
-        def advance(
-            steps: int,
-            method: Any = method,  # noqa: ANN401 - any method
-            optimiser: torch.optim.Optimizer = optimiser,
-        ) -> int:
-            for step in range(steps):
-                with _precision(device):
-                    loss = method.loss(rows, Noise.for_batch(0, batch_size, 0, device), step)
-                optimiser.zero_grad()
-                loss.objective.backward()
-                optimiser.step()
-            return rows.numel() * steps
-
-        yield Contestant(
-            _TRAINING_NAMES.get((name, packed), name),
-            lambda advance=advance: advance(steps),  # type: ignore[misc]
-            lambda advance=advance: advance(1),  # type: ignore[misc]
-        )
-
-
-def _method(name: str, network: TransformerOptions, tokens: int, device: torch.device) -> nn.Module:
-    partitions = getattr(METHODS[name], "partitions", False)
-    options = network if partitions else replace(network, decoder=DecoderOptions())
-    method: nn.Module = METHODS[name].build(options, tokens).to(device)  # type: ignore[attr-defined]
-    return method
-
-
-def _precision(device: torch.device) -> Any:  # noqa: ANN401 - of two unrelated types
-    """As training does it: bfloat16 on GPUs, float32 on CPUs."""
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()

@@ -6,12 +6,15 @@ size), so the first token has a probability too and the likelihood is exact.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require
+from partita.fast import has_plain_softmax, plain_softmax
 from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.mdlm import subs
 from partita.networks.attention import KeyValueCache
@@ -19,7 +22,7 @@ from partita.networks.base import Queries
 from partita.networks.causal import CausalTransformer
 from partita.networks.layouts import DENSE, Layout, Segments
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.processes.masked import weighted_cross_entropy
+from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy
 from partita.randomness import Noise
 
 
@@ -65,6 +68,7 @@ class AR(nn.Module):
         """Longest sequence. The network reads the start token and all tokens but the last."""
         return self.network.config.length
 
+    @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         """log p(next token): never the start token."""
         return subs(logits, self.start_id)
@@ -116,7 +120,12 @@ class AR(nn.Module):
             tokens = torch.where(valid, tokens, self.start_id)  # padding may hold anything
         queries = Queries(*valid.nonzero(as_tuple=True))
         read = self.shifted(tokens, layout)
-        logits = self.network(read, queries=queries, label=label, layout=layout)
         weights = torch.ones(tokens.shape, device=tokens.device)
-        log_probs = self.log_probabilities(logits)
+        told: dict[str, Any] = {"queries": queries, "label": label, "layout": layout}
+        if self.network.fuses and has_plain_softmax(self):
+            vectors, head = self.network(read, project=False, **told), self.network.head
+            return projected_cross_entropy(
+                vectors, head, queries, tokens, weights, valid, self.start_id
+            )
+        log_probs = self.log_probabilities(self.network(read, **told))
         return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)

@@ -13,13 +13,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from partita.errors import InputError, require
+from partita.fast import has_plain_softmax
 from partita.methods.base import Loss, check_tokens
 from partita.networks.base import Network, Queries, check_bidirectional
 from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
-from partita.processes.masked import weighted_cross_entropy
+from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
@@ -178,13 +179,27 @@ class MaskedMethod(nn.Module, ABC):
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
         """log x_theta at the queried positions, where the network sees the mask."""
-        z = torch.where(revealed, tokens, self.mask_id)
-        asked, scalar = Queries(rows, positions), self._scalar(time)
-        told = {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
-        logits = self.network(z, queries=asked, scalar=scalar, label=label, **told)
-        return self.log_probabilities(logits)
+        asked = Queries(rows, positions)
+        return self.log_probabilities(self._ask(tokens, revealed, asked, time, label, layout))
 
-    def _scalar(self, time: Tensor | None) -> Tensor | None:
+    def _ask(
+        self,
+        tokens: Tensor,
+        revealed: Tensor,
+        asked: Queries,
+        time: Tensor | None,
+        label: Tensor | None,
+        layout: Layout,
+        project: bool = True,
+    ) -> Tensor:
+        """Logits, or what the head would make them of."""
+        z = torch.where(revealed, tokens, self.mask_id)
+        told: dict[str, Any] = {} if layout is DENSE else {"layout": layout}  # not known to all
+        told |= {} if project else {"project": False}
+        scalar = self.scalar(time)
+        return self.network(z, queries=asked, scalar=scalar, label=label, **told)
+
+    def scalar(self, time: Tensor | None) -> Tensor | None:
         """What the network is told of the time."""
         if not self.timed:
             return None
@@ -235,7 +250,26 @@ class MaskedMethod(nn.Module, ABC):
     ) -> Loss:
         """The loss for tokens that are already hidden."""
         queries = Queries(*corruption.masked.nonzero(as_tuple=True))
-        log_probs = self.predict(
-            tokens, ~corruption.masked, *queries, corruption.times, label, layout=layout
-        )
-        return weighted_cross_entropy(log_probs, queries, tokens, corruption.weights, valid)
+        seen = tokens, ~corruption.masked, queries, corruption.times, label, layout
+        answer = self._ask(*seen, project=not self._fuses)
+        return self._weighed(answer, queries, tokens, corruption.weights, valid)
+
+    @property
+    def _fuses(self) -> bool:
+        """Whether the loss takes over the network's head."""
+        return getattr(self.network, "fuses", False) and has_plain_softmax(self)
+
+    def _weighed(
+        self,
+        answer: Tensor,
+        queries: Queries,
+        tokens: Tensor,
+        weights: Tensor,
+        valid: Tensor,
+    ) -> Loss:
+        """The weighted cross-entropy of what the network answered."""
+        if not self._fuses:
+            log_probs = self.log_probabilities(answer)
+            return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)
+        head: nn.Linear = self.network.head  # type: ignore[attr-defined]
+        return projected_cross_entropy(answer, head, queries, tokens, weights, valid, self.mask_id)

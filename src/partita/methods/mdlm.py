@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partita.fast import plain_softmax
 from partita.methods.base import METHODS, About
 from partita.methods.masked_method import MaskedMethod
 
@@ -48,5 +49,6 @@ class MDLM(MaskedMethod):
     default_law = "subset"
     default_conditioning = "none"
 
+    @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)

@@ -24,12 +24,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from partita.errors import require, require_int
+from partita.fast import plain_softmax
 from partita.methods.base import METHODS, About, Loss
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import MDLM, subs
@@ -38,7 +40,6 @@ from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.partition import PartitionTransformer
 from partita.processes.corruption import Law, Partition, PartitionLaw
-from partita.processes.masked import weighted_cross_entropy
 from partita.randomness import Noise
 
 
@@ -46,6 +47,17 @@ class PartitionMethod(MaskedMethod):
     """A masked method that learns from both groups of a partition at once."""
 
     @abstractmethod
+    def _ask_both(
+        self,
+        tokens: Tensor,
+        groups: Tensor,
+        valid: Tensor | None,
+        label: Tensor | None,
+        layout: Layout,
+        project: bool = True,
+    ) -> tuple[Tensor, Queries]:
+        """Logits (or what the head reads) of every valid token, and where they stand."""
+
     def predict_both(
         self,
         tokens: Int64[Tensor, "B L"],
@@ -55,6 +67,8 @@ class PartitionMethod(MaskedMethod):
         layout: Layout = DENSE,
     ) -> tuple[Float[Tensor, "N V"], Queries]:
         """log x_theta(x; g) of every valid token from the other group, and where they stand."""
+        logits, queries = self._ask_both(tokens, groups, valid, label, layout)
+        return self.log_probabilities(logits), queries
 
     def check_law(self, law: Law) -> None:
         """Both groups need weights, and neither can be told a time: the other one has its own."""
@@ -106,9 +120,10 @@ class PartitionMethod(MaskedMethod):
         layout: Layout = DENSE,
     ) -> Loss:
         """The loss for tokens that are already partitioned."""
-        log_probs, queries = self.predict_both(tokens, partition.groups, valid, label, layout)
+        seen = tokens, partition.groups, valid, label, layout
+        answer, queries = self._ask_both(*seen, project=not self._fuses)
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        return weighted_cross_entropy(log_probs, queries, tokens, partition.weights / 2, real)
+        return self._weighed(answer, queries, tokens, partition.weights / 2, real)
 
 
 @METHODS.register("pgm")
@@ -161,36 +176,36 @@ class PGM(PartitionMethod):
         )
         super()._check_network()
 
+    @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)  # for networks that have a logit for a mask after all
 
-    def predict(
+    def _ask(
         self,
-        tokens: Int64[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        time: Float[Tensor, "B"] | None = None,  # noqa: ARG002 - never told the time
-        label: Int64[Tensor, "B"] | None = None,
-        *,
-        layout: Layout = DENSE,
-    ) -> Float[Tensor, "N V"]:
-        """log x_theta at the queried positions: the revealed tokens are the other group."""
-        asked, revealed = Queries(rows, positions), revealed & (tokens != self.mask_id)
-        return self.log_probabilities(
-            self.network(tokens, revealed, queries=asked, label=label, layout=layout)
-        )
+        tokens: Tensor,
+        revealed: Tensor,
+        asked: Queries,
+        time: Tensor | None,  # noqa: ARG002 - never told the time
+        label: Tensor | None,
+        layout: Layout,
+        project: bool = True,
+    ) -> Tensor:
+        """The revealed tokens are the other group of those that are asked for."""
+        seen = revealed & (tokens != self.mask_id)
+        told: dict[str, Any] = {} if project else {"project": False}
+        return self.network(tokens, seen, queries=asked, label=label, layout=layout, **told)
 
-    def predict_both(
+    def _ask_both(
         self,
-        tokens: Int64[Tensor, "B L"],
-        groups: Bool[Tensor, "B L"],
-        valid: Bool[Tensor, "B L"] | None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> tuple[Float[Tensor, "N V"], Queries]:
-        logits, queries = self.network.both(tokens, groups, real=valid, label=label, layout=layout)
-        return self.log_probabilities(logits), queries
+        tokens: Tensor,
+        groups: Tensor,
+        valid: Tensor | None,
+        label: Tensor | None,
+        layout: Layout,
+        project: bool = True,
+    ) -> tuple[Tensor, Queries]:
+        told: dict[str, Any] = {} if project else {"project": False}
+        return self.network.both(tokens, groups, real=valid, label=label, layout=layout, **told)
 
 
 @METHODS.register("mdlm-complementary")
@@ -208,19 +223,20 @@ class ComplementaryMDLM(MDLM, PartitionMethod):
     )
     passes = 2  # of the network over a token, in a step of training
 
-    def predict_both(
+    def _ask_both(
         self,
-        tokens: Int64[Tensor, "B L"],
-        groups: Bool[Tensor, "B L"],
-        valid: Bool[Tensor, "B L"] | None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> tuple[Float[Tensor, "N V"], Queries]:
+        tokens: Tensor,
+        groups: Tensor,
+        valid: Tensor | None,
+        label: Tensor | None,
+        layout: Layout,
+        project: bool = True,
+    ) -> tuple[Tensor, Queries]:
         real = torch.ones_like(groups) if valid is None else valid
         halves = [groups & real, ~groups & real]
         asked = [Queries(*hidden.nonzero(as_tuple=True)) for hidden in halves]
         answers = [
-            self.predict(tokens, ~hidden, *queries, None, label, layout=layout)
+            self._ask(tokens, ~hidden, queries, None, label, layout, project)
             for hidden, queries in zip(halves, asked, strict=True)
         ]
         rows, positions = (torch.cat(places) for places in zip(*asked, strict=True))

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.varlen import varlen_attn
 
 from partita.networks.layers import Rotary, rms_normalise
 from partita.networks.layouts import DENSE, Dense, Layout, Segments
@@ -86,8 +87,6 @@ def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: Dense) -> T
 
 
 def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
     attended = varlen_attn(
         query,
         key,
@@ -146,7 +145,7 @@ def _nothing_read(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
     """Packed segments as a padded dense batch: the path for float32 on GPUs."""
-    query_slots, query_real = _slots(layout.query_offsets, layout.max_queries)
+    query_slots, _ = _slots(layout.query_offsets, layout.max_queries)
     key_slots, key_real = _slots(layout.key_offsets, layout.max_keys)
     mask = key_real[:, None, :].expand(-1, layout.max_queries, -1)
     if layout.causal:  # a segment's queries are the last of its keys
@@ -155,7 +154,12 @@ def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: Segments) 
         reach = within[: mask.shape[1], None] + past[:, None, None]
         mask = mask & (within[: mask.shape[2]] <= reach)
     padded = _attend_dense(query[query_slots], key[key_slots], value[key_slots], Dense(mask))
-    return padded[query_real]
+    # Where each query stands in the table: no count of real entries has to be waited for.
+    place = torch.arange(len(query), device=query.device, dtype=layout.query_offsets.dtype)
+    segment = torch.bucketize(place, layout.query_offsets[1:].contiguous(), right=True)
+    segment = segment.clamp(max=len(padded) - 1)
+    within = (place - layout.query_offsets[segment]).clamp(max=layout.max_queries - 1)
+    return padded[segment, within]
 
 
 def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:

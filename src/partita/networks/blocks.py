@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.networks.attention import Attention, CrossAttention, KeyValueCache
+from partita.networks.conditions import Condition, through
 from partita.networks.layers import MLPS, NORMS, Rotary, modulate, zero_linear
 from partita.networks.layouts import Layout
 from partita.networks.options import TransformerConfig
@@ -36,13 +37,13 @@ class Residual(nn.Module):
         x: Tensor,
         norm: nn.Module,
         attention: Callable[[Tensor], Tensor],
-        condition: Tensor | None,
+        condition: Condition | None,
     ) -> Tensor:
-        if self.modulation is None:
+        if self.modulation is None or condition is None:
             x = x + self._drop(attention(norm(x)))
             branch: Tensor = self._drop(self.mlp(self.norm_mlp(x)))
             return x + branch
-        modulation = self.modulation(condition)
+        modulation = through(self.modulation, condition)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = modulation.chunk(6, -1)
         x = x + gate_a * self._drop(attention(modulate(norm(x), shift_a, scale_a)))
         branch = gate_m * self._drop(self.mlp(modulate(self.norm_mlp(x), shift_m, scale_m)))
@@ -66,7 +67,7 @@ class Block(Residual):
         x: Float[Tensor, "*tokens W"],
         rotary: Rotary,
         layout: Layout,
-        condition: Float[Tensor, "*rows C"] | None,
+        condition: Condition | None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "*tokens W"]:
         def attention(entering: Tensor) -> Tensor:
@@ -93,7 +94,7 @@ class CrossBlock(Residual):
         rotary: Rotary,
         memory_rotary: Rotary,
         layout: Layout,
-        condition: Float[Tensor, "*rows C"] | None,
+        condition: Condition | None,
     ) -> Float[Tensor, "*queries W"]:
         read = self.norm_memory(memory)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
+from partita.networks.conditions import Told
 from partita.networks.layouts import DENSE
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
@@ -52,4 +53,5 @@ class CausalTransformer(Transformer):
         )
         positions = torch.arange(past, end, device=tokens.device)
         hidden, condition = self._trunk(tokens, None, label, DENSE, positions, caches)
+        assert not isinstance(condition, Told), "rows of a batch, not packed tokens"
         return self._project(hidden[:, -1], None if condition is None else condition[:, 0])

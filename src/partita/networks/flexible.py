@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require
+from partita.networks.conditions import Condition, Told, through
 from partita.networks.layers import NORMS, modulate, zero_linear
 from partita.networks.layouts import Segments
 from partita.networks.options import TransformerConfig, refuse_options
@@ -56,10 +57,10 @@ class GapHead(nn.Module):
             self.out = zero_linear(width, config.length + 1)
 
     def forward(
-        self, hidden: Float[Tensor, "G W"], condition: Float[Tensor, "G C"]
+        self, hidden: Float[Tensor, "G W"], condition: Condition
     ) -> tuple[Float[Tensor, "G"], Float[Tensor, "G counts"] | None]:
         """Expectations, and the logits of the counts if there are any; in float32 or better."""
-        shift, scale = self.modulation(condition).chunk(2, -1)
+        shift, scale = through(self.modulation, condition).chunk(2, -1)
         read = modulate(self.norm(hidden), shift, scale)
         if self.kind == "expectation":
             number = self.out(F.gelu(self.inner(read)))[..., 0]
@@ -111,7 +112,7 @@ class FlexibleTransformer(Transformer):
         ended, places, _ = text.with_ends(self.end_id)
         layout = Segments.of_lengths(ended.lengths)
         hidden, condition = self._trunk(ended.tokens, scalar, label, layout, None, None)
-        assert condition is not None, "the network is told the time"
+        assert isinstance(condition, Told), "the network is told the time"
         asked = places[queries]
         logits = self._project(hidden[asked], condition[asked])
         return Answer(logits, *self.gap_head(hidden, condition))

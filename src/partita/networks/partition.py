@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from partita.networks.base import Queries
 from partita.networks.blocks import Block, CrossBlock, initialise
+from partita.networks.conditions import Condition, Told
 from partita.networks.group_swap import GroupSwap
 from partita.networks.layouts import DENSE, Dense, Layout
 from partita.networks.options import TransformerConfig, decoder_sizes, refuse_options
@@ -65,6 +66,7 @@ class PartitionTransformer(Trunk):
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
+        project: bool = True,
     ) -> Float[Tensor, "N V"]:
         """Logits at the queried positions given the revealed tokens; no other token is read.
 
@@ -74,10 +76,10 @@ class PartitionTransformer(Trunk):
         number, count = documents.number, documents.count
         clean = Packed.sort(known, number[known.rows, known.positions], count, documents)
         asked = Packed.sort(queries, number[queries.rows, queries.positions], count, documents)
-        condition = self._condition(scalar, label, tokens.shape[0])
-        hidden = self._packed(tokens, clean, asked, condition, Owners.of(documents, groups=1))
-        hidden = asked.restored(hidden)
-        return self._project(hidden, None if condition is None else condition[queries.rows])
+        condition = self.condition(scalar, label, tokens.shape[0])
+        owners = Owners.of(documents, groups=1)
+        vectors = asked.restored(self.vectors(tokens, clean, asked, condition, owners))
+        return self._logits(self.head(vectors)) if project else vectors
 
     # Each group answers for the other ----------------------------------------------------------
 
@@ -91,14 +93,16 @@ class PartitionTransformer(Trunk):
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
         packed: bool | None = None,
+        project: bool = True,
     ) -> tuple[Float[Tensor, "N V"], Queries]:
         """Logits of all real tokens, each from the other group, and where they stand.
 
-        `packed=False` computes the same with L x L masks (the network's setting unless given).
+        With `project=False` what the head reads, in place of the logits. `packed=False` computes
+        the same with L x L masks (the network's setting unless given).
         """
         documents, real_places = Documents.of(tokens, layout), places_of(real, tokens)
         group = 2 * documents.number + groups.long()
-        condition = self._condition(scalar, label, tokens.shape[0])
+        condition = self.condition(scalar, label, tokens.shape[0])
         if not (self.packed if packed is None else packed):
             hidden = self._masked(tokens, group, documents, real, condition)
             answered, hidden = real_places, hidden[real_places.rows, real_places.positions]
@@ -109,8 +113,21 @@ class PartitionTransformer(Trunk):
             owners = Owners.of(documents, groups=2)
             hidden = self._packed(tokens, clean, asked, condition, owners)
             answered = asked.places
-        told = None if condition is None else condition[answered.rows]
-        return self._project(hidden, told), answered
+        told = None if condition is None else Told(condition, answered.rows)
+        return (self._project if project else self._vectors)(hidden, told), answered
+
+    def vectors(
+        self,
+        tokens: Int[Tensor, "B L"],
+        clean: Packed,
+        asked: Packed,
+        condition: Float[Tensor, "B C"] | None,
+        owners: Owners,
+    ) -> Float[Tensor, "N W"]:
+        """What the head reads, for places that are packed already."""
+        hidden = self._packed(tokens, clean, asked, condition, owners)
+        told = None if condition is None else Told(condition, asked.places.rows)
+        return self._vectors(hidden, told)
 
     def _packed(
         self,
@@ -123,7 +140,7 @@ class PartitionTransformer(Trunk):
         """Encode the clean tokens, decode what is asked of their segments."""
         told, asking = None, None
         if condition is not None:
-            told, asking = condition[clean.places.rows], condition[asked.places.rows]
+            told, asking = clean.places.rows, Told(condition, asked.places.rows)
         x = self.embed(tokens[clean.places.rows, clean.places.positions])
         positions, segments = clean.positions, clean.segments
         inside, across = clean.reading(clean), asked.reading(clean)
@@ -133,10 +150,11 @@ class PartitionTransformer(Trunk):
             added = self.registers.view(2, each, -1)[owners.groups].flatten(0, 1)
             nowhere = positions.new_full((len(added),), NOWHERE)
             x, positions = joined.join(x, added.to(x.dtype)), joined.join(positions, nowhere)
-            if told is not None and condition is not None:
-                told = joined.join(told, condition[owners.rows].repeat_interleave(each, 0))
+            if told is not None:
+                told = joined.join(told, owners.rows.repeat_interleave(each, 0))
             inside, across, segments = joined.layout(inside), joined.keys(across), joined.segments
-        memory = self._encode(x, positions, inside, told)
+        known = None if condition is None or told is None else Told(condition, told)
+        memory = self._encode(x, positions, inside, known)
         summary = self.swap.summary(memory, segments, len(owners.rows))
         aggregate = None if summary is None else summary[asked.segments]
         return self._decode(memory, positions, asked.positions, aggregate, across, asking)
@@ -173,7 +191,7 @@ class PartitionTransformer(Trunk):
     # The three stages, packed or dense ---------------------------------------------------------
 
     def _encode(
-        self, x: Tensor, positions: Tensor, layout: Layout, condition: Tensor | None
+        self, x: Tensor, positions: Tensor, layout: Layout, condition: Condition | None
     ) -> Tensor:
         rotary = self._rotary(positions, self._head_widths[0])
         for block in self.encoder:
@@ -187,7 +205,7 @@ class PartitionTransformer(Trunk):
         positions: Tensor,
         aggregate: Tensor | None,
         layout: Layout,
-        condition: Tensor | None,
+        condition: Condition | None,
     ) -> Tensor:
         width = self._head_widths[1]
         rotary, read = self._rotary(positions, width), self._rotary(memory_positions, width)

@@ -62,7 +62,7 @@ class PixelTrunk(Trunk):
     ) -> Float[Tensor, "*out V"]:
         """Logits at every token, or at the queried ones alone."""
         self._check_images(tokens, layout)
-        condition = self._condition(scalar, label, tokens.shape[0])
+        condition = self.condition(scalar, label, tokens.shape[0])
         numbers = self._read(tokens.reshape(-1, *self.shape), condition)
         if queries is not None:
             numbers = numbers[queries.rows, queries.positions]

@@ -17,6 +17,7 @@ from partita.errors import require
 from partita.networks.attention import KeyValueCache
 from partita.networks.base import Queries
 from partita.networks.blocks import Block, initialise
+from partita.networks.conditions import Condition, Told
 from partita.networks.layouts import DENSE, Dense, Layout, Segments
 from partita.networks.options import TransformerConfig, refuse_decoder
 from partita.networks.registers import NOWHERE, Joined
@@ -43,19 +44,20 @@ class Transformer(Trunk):
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
+        project: bool = True,
     ) -> Float[Tensor, "*out V"]:
         """Logits at every token, or at the queried ones alone (the projection runs on those).
+
+        With `project=False` what the head reads, in place of the logits.
 
         Tokens are [B, L], or packed [N] with a `Segments` layout. A scalar and a label belong to a
         row, or to a segment of packed tokens.
         """
         hidden, condition = self._trunk(tokens, scalar, label, layout, positions=None, caches=None)
-        if queries is None:
-            return self._project(hidden, condition)
-        picked = hidden[queries.rows, queries.positions]
-        if condition is not None:
-            condition = condition[:, 0][queries.rows]
-        return self._project(picked, condition)
+        if queries is not None:
+            hidden = hidden[queries.rows, queries.positions]
+            condition = self._of_queries(condition, queries)
+        return (self._project if project else self._vectors)(hidden, condition)
 
     def _trunk(
         self,
@@ -65,7 +67,7 @@ class Transformer(Trunk):
         layout: Layout,
         positions: Tensor | None,
         caches: list[KeyValueCache] | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Condition | None]:
         if isinstance(layout, Segments):
             layout.check(tokens)
         if self.causal:
@@ -85,7 +87,7 @@ class Transformer(Trunk):
         x: Tensor,
         positions: Tensor,
         layout: Layout,
-        condition: Tensor | None,
+        condition: Condition | None,
         caches: list[KeyValueCache] | None = None,
     ) -> Tensor:
         """All blocks."""
@@ -98,7 +100,7 @@ class Transformer(Trunk):
         return x
 
     def _among_registers(
-        self, x: Tensor, positions: Tensor, layout: Layout, condition: Tensor | None
+        self, x: Tensor, positions: Tensor, layout: Layout, condition: Condition | None
     ) -> Tensor:
         """All blocks, with registers after each row, or after each segment of a cut one."""
         assert self.registers is not None
@@ -116,9 +118,10 @@ class Transformer(Trunk):
         positions = positions.expand(shape[:-1]).flatten()
         nowhere = positions.new_full((len(added),), NOWHERE)
         if condition is not None:  # a register is told what the first token of its segment is
-            condition = condition.expand(*shape[:-1], -1).flatten(0, -2)
+            rows = self._rows(condition, shape)
             first = layout.query_offsets[:-1].clamp(max=len(x) - 1).repeat_interleave(each)
-            condition = joined.join(condition, condition[first])
+            vectors = condition.vectors if isinstance(condition, Told) else condition.flatten(0, 1)
+            condition = Told(vectors, joined.join(rows, rows[first]))
         hidden = self._through(
             joined.join(x, added),
             joined.join(positions, nowhere),
@@ -126,6 +129,21 @@ class Transformer(Trunk):
             condition,
         )
         return joined.split(hidden, len(x)).view(shape)
+
+    @staticmethod
+    def _of_queries(condition: Condition | None, queries: Queries) -> Condition | None:
+        """What queried tokens of a rectangular batch are told."""
+        if condition is None or isinstance(condition, Told):
+            return condition
+        return Told(condition[:, 0], queries.rows)
+
+    @staticmethod
+    def _rows(condition: Condition, shape: torch.Size) -> Tensor:
+        """Which vector each token has, as a flat index."""
+        if isinstance(condition, Told):
+            return condition.rows
+        numbers = torch.arange(shape[0], device=condition.device)
+        return numbers.repeat_interleave(shape[1])
 
     def _positions(self, tokens: Tensor, layout: Layout) -> Tensor:
         # On a line, rotary attention sees differences alone: documents in a row need no count of
@@ -139,10 +157,10 @@ class Transformer(Trunk):
 
     def _conditions(
         self, tokens: Tensor, scalar: Tensor | None, label: Tensor | None, layout: Layout
-    ) -> Tensor | None:
-        """One vector per row (or packed segment), shaped to broadcast over the tokens."""
+    ) -> Condition | None:
+        """One vector per row, shaped to broadcast over the tokens, or per packed segment."""
         if isinstance(layout, Segments) and tokens.ndim == 1:
-            vectors = self._condition(scalar, label, layout.query_offsets.numel() - 1)
-            return None if vectors is None else vectors[layout.segment_of_query()]
-        vectors = self._condition(scalar, label, tokens.shape[0])
+            vectors = self.condition(scalar, label, layout.query_offsets.numel() - 1)
+            return None if vectors is None else Told(vectors, layout.segment_of_query())
+        vectors = self.condition(scalar, label, tokens.shape[0])
         return None if vectors is None else vectors[:, None]

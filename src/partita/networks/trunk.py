@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from partita.errors import require
+from partita.fast import KERNELS
+from partita.networks.conditions import Condition, through
 from partita.networks.layers import NORMS, Conditioning, Rotary, modulate, zero_linear
 from partita.networks.levels import mixture_log_probabilities
 from partita.networks.options import TransformerConfig, refuse_options
@@ -24,6 +26,9 @@ class Trunk(nn.Module):
 
     recompute: bool = False
     """Keep no activations inside the blocks for the gradient: compute them twice instead."""
+
+    fused: bool | None = None
+    """Whether a loss takes `project=False`, and never holds all logits; on GPUs unless told."""
 
     groups: int = 1
     """How many sets of registers there are."""
@@ -58,6 +63,13 @@ class Trunk(nn.Module):
             tokens = "reads tokens one by one, whatever they are of"
             refuse_options(config, "a transformer of tokens", channels=tokens, patch=tokens)
 
+    @property
+    def fuses(self) -> bool:
+        """Whether the head can be left to a loss, and shall be."""
+        plain = self.kind == "transformer" and not self.config.ordered
+        wanted = self.head.weight.is_cuda and KERNELS if self.fused is None else self.fused
+        return plain and wanted
+
     def _add_head(self, width: int, tokens: int = 1) -> None:
         """The way from a hidden vector to the logits of so many tokens."""
         config = self.config
@@ -85,7 +97,7 @@ class Trunk(nn.Module):
             run = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=dropping)
         return run(*inputs)
 
-    def _condition(self, scalar: Tensor | None, label: Tensor | None, count: int) -> Tensor | None:
+    def condition(self, scalar: Tensor | None, label: Tensor | None, count: int) -> Tensor | None:
         """One vector for each of `count` rows; None if the network has no conditions."""
         self._check_condition(scalar, label)
         if self.conditioning is None:
@@ -104,7 +116,7 @@ class Trunk(nn.Module):
                 f"must lie in 0..{classes - 1} ({classes} for none), got {label.tolist()}",
             )
 
-    def _project(self, hidden: Tensor, condition: Tensor | None) -> Tensor:
+    def _project(self, hidden: Tensor, condition: Condition | None) -> Tensor:
         return self._logits(self._numbers(hidden, condition))
 
     def _logits(self, numbers: Tensor) -> Tensor:
@@ -113,11 +125,15 @@ class Trunk(nn.Module):
             return mixture_log_probabilities(numbers, self.config.outputs)
         return numbers
 
-    def _numbers(self, hidden: Tensor, condition: Tensor | None) -> Tensor:
+    def _numbers(self, hidden: Tensor, condition: Condition | None) -> Tensor:
         """The head: as many numbers as tell the distribution of a token."""
-        hidden = self.norm_out(hidden)
-        if self.modulation_out is not None:
-            shift, scale = self.modulation_out(condition).chunk(2, -1)
-            hidden = modulate(hidden, shift, scale)
-        numbers: Tensor = self.head(hidden)
+        numbers: Tensor = self.head(self._vectors(hidden, condition))
         return numbers
+
+    def _vectors(self, hidden: Tensor, condition: Condition | None) -> Tensor:
+        """What the head reads."""
+        vectors: Tensor = self.norm_out(hidden)
+        if self.modulation_out is not None and condition is not None:
+            shift, scale = through(self.modulation_out, condition).chunk(2, -1)
+            vectors = modulate(vectors, shift, scale)
+        return vectors

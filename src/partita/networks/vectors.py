@@ -66,7 +66,7 @@ class VectorTransformer(Trunk):
         """Logits at every position."""
         if isinstance(layout, Segments):
             layout.check(x[..., 0].long())
-        vectors = self._condition(scalar, label, x.shape[0])
+        vectors = self.condition(scalar, label, x.shape[0])
         condition = None if vectors is None else vectors[:, None]
         positions = torch.arange(x.shape[1], device=x.device)
         head_width = self.config.width // self.config.heads

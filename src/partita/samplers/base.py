@@ -11,12 +11,19 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical
+from partita.fast import KERNELS
+from partita.fast.sampling import has_program
 from partita.methods.base import Denoiser
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
 from partita.samplers.canvas import Canvas
 
 M = TypeVar("M")
+
+SPEEDS = ("auto", "plain", "captured", "compiled")
+"""How planned samplers run: step by step, as a captured program, or as one of compiled blocks."""
+
+WORTH_CAPTURING = 16  # steps, for fewer of which a capture takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,8 @@ class Sampler:
 
     family: str
     run: Callable[..., Tensor]
+    planned: bool = False
+    """Whether it knows when each position is revealed before it looks at the model."""
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler")
@@ -32,11 +41,11 @@ SAMPLERS: Registry[Sampler] = Registry("sampler")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def sampler(name: str, family: str) -> Callable[[F], F]:
+def sampler(name: str, family: str, *, planned: bool = False) -> Callable[[F], F]:
     """Decorator that registers a function (session, canvas, options) as a sampler."""
 
     def add(function: F) -> F:
-        SAMPLERS.register(name)(Sampler(family, function))
+        SAMPLERS.register(name)(Sampler(family, function, planned))
         return function
 
     return add
@@ -65,6 +74,15 @@ class Session(Generic[M]):
     decoding: Decoding = PLAIN
     label: Int64[Tensor, "B"] | None = None
     callback: Callback | None = None
+    speed: str = "auto"
+    """One of SPEEDS."""
+
+    def captures(self, steps: int) -> bool:
+        """Whether planned steps shall run as a captured program, and can."""
+        if self.speed == "plain" or not has_program(self.model):
+            return False
+        worth = self.noise.samples.is_cuda and KERNELS and steps >= WORTH_CAPTURING
+        return worth if self.speed == "auto" else True
 
     def ask(
         self: Session[Denoiser],

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from partita.categorical import Decoding
 from partita.errors import InputError, require, require_int, require_seed
+from partita.fast import KERNELS
+from partita.fast.sampling import has_program
 from partita.methods.base import Model, check_ids
 from partita.randomness import Noise
-from partita.samplers.base import SAMPLERS, Callback, Sampler, Session
+from partita.samplers.base import SAMPLERS, SPEEDS, Callback, Sampler, Session
 from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.guidance import Guided, check_guidable
 from partita.samplers.guided_models import guided
@@ -47,6 +49,7 @@ def sample(
     guidance: float | None = None,
     guidance_schedule: str = "constant",
     callback: Callback | None = None,
+    speed: str = "auto",
     **options: Any,
 ) -> Int64[Tensor, "B L"]:
     """Sequences from a model, with a prompt or without one.
@@ -54,6 +57,8 @@ def sample(
     The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
     With `guidance`, predictions are pulled towards the label (`guidance.py`): weight 0 leaves them
     as they are, and `guidance_schedule` says how the weight rises: constant, linear or cosine.
+    `speed` is "plain", "captured" (as a program of fixed shape, for samplers that know their plan),
+    "compiled" (the same with compiled blocks: a minute at first, for long runs) or "auto".
     `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
     """
     decoding = Decoding(temperature, top_k, top_p)
@@ -69,18 +74,21 @@ def sample(
     require_seed(seed, "seed")
     require_int(first, "first", 0)
     canvas = _canvas(model, count, prompt, length, slides="block_length" in _options(chosen))
+    pulled = _pulled(model, guidance, guidance_schedule, label)
+    _check_speed(speed, pulled, _inner(chosen, options) or name, canvas)
     session = Session(
-        _guided(model, guidance, guidance_schedule, label),
+        pulled,
         Noise.for_batch(seed, canvas.batch, first, canvas.tokens.device),
         decoding,
         as_labels(label, canvas.batch, canvas.tokens.device),
         callback,
+        speed,
     )
     with evaluating(model):
         return chosen.run(session, canvas, **options)
 
 
-def _guided(model: Model, weight: float | None, schedule: str, label: int | Tensor | None) -> Model:
+def _pulled(model: Model, weight: float | None, schedule: str, label: int | Tensor | None) -> Model:
     """The model itself, or under guidance where somebody wants that."""
     if weight is None:
         chosen = schedule == "constant"
@@ -90,8 +98,8 @@ def _guided(model: Model, weight: float | None, schedule: str, label: int | Tens
     check_guidable(model)
     towards = "guidance pulls towards a class label, and none was given"
     require(label is not None, "label", towards, "say which")
-    under_guidance = guided(model, weight, schedule)
-    return under_guidance if weight else model
+    towards_label = guided(model, weight, schedule)
+    return towards_label if weight else model
 
 
 @contextmanager
@@ -138,14 +146,33 @@ def _options(chosen: Sampler) -> list[str]:
 
 def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
     """Unknown options are refused here, before any work; `blocks` passes its own on to `inner`."""
-    known = _options(chosen)
-    if "inner" in known:
-        inner = options.get("inner", inspect.signature(chosen.run).parameters["inner"].default)
+    known, inner = _options(chosen), _inner(chosen, options)
+    if inner is not None:
         known = known + (_options(SAMPLERS[inner]) if inner in SAMPLERS else list(options))
     for option in options:
         if option not in known:
             takes = ", ".join(known) or "none"
             raise InputError(option, f"is not an option of sampler {name!r}", f"it takes: {takes}")
+
+
+def _inner(chosen: Sampler, options: dict[str, Any]) -> str | None:
+    """The name of the sampler that fills blocks, for one of blocks."""
+    inner = inspect.signature(chosen.run).parameters.get("inner")
+    return None if inner is None else options.get("inner", inner.default)
+
+
+def _check_speed(speed: str, model: Model, name: str, canvas: Canvas) -> None:
+    """Whoever asks for a captured program gets one; "auto" takes what there is."""
+    require(speed in SPEEDS, "speed", f"unknown name {speed!r}", f"known: {', '.join(SPEEDS)}")
+    if speed in ("auto", "plain") or name not in SAMPLERS:
+        return
+    remedy = "use auto or plain"
+    problem = f"is {speed!r}, but the sampler {name!r} has no plan that could be captured"
+    require(SAMPLERS[name].planned, "speed", problem, remedy)
+    problem = f"is {speed!r}, but there is no program for this {type(model).__name__}"
+    require(has_program(model), "speed", problem, remedy)
+    problem = f"is {speed!r}, but triton is not installed, which programs need on a GPU"
+    require(KERNELS or not canvas.tokens.is_cuda, "speed", problem, remedy)
 
 
 def _canvas(

@@ -72,7 +72,7 @@ class Guided(Generic[M]):
     def __post_init__(self) -> None:
         check_guidable(self.model)
         require_number(self.weight, "guidance")
-        _ = self._share_of_weight
+        _ = self.share_of_weight
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it is
         """Whatever guidance does not change is the model's. Its losses are of no guided law."""
@@ -104,12 +104,13 @@ class Guided(Generic[M]):
         return self.model.mask_id
 
     @property
-    def _share_of_weight(self) -> Ramp:
+    def share_of_weight(self) -> Ramp:
+        """The share of the weight for a share of revealed tokens."""
         return RAMPS[self.ramp] if isinstance(self.ramp, str) else self.ramp
 
     def _weights(self, revealed: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
         """The weight of each row, by the share of its tokens that are revealed."""
-        return self.weight * self._share_of_weight(revealed.clamp(0, 1))
+        return self.weight * self.share_of_weight(revealed.clamp(0, 1))
 
     def _labels(self, label: Int64[Tensor, "B"] | None) -> Int64[Tensor, "two_B"]:
         """The labels, then as many times no label: what a pass for both is told."""

@@ -56,7 +56,7 @@ def halton_ranks(rows: int, columns: int, roll: Int64[Tensor, "B"]) -> Int64[Ten
     return (order.argsort() + roll[:, None]) % len(order)
 
 
-@sampler("halton", family="masked")
+@sampler("halton", family="masked", planned=True)
 def halton(
     session: Session[Denoiser],
     canvas: Canvas,

@@ -23,6 +23,7 @@ from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from partita.errors import InputError, require
+from partita.fast.sampling import reveal
 from partita.methods.base import Denoiser
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
@@ -44,6 +45,9 @@ def reveal_as_planned(
 
     `visible` is the share of revealed tokens, alpha, at which each position is asked for.
     """
+    if session.captures(steps):
+        compiled = session.speed == "compiled"
+        return reveal(session, canvas, plan, visible, steps, compiled=compiled)
     rows, positions = (plan != NEVER).nonzero(as_tuple=True)
     order = plan[rows, positions].argsort(stable=True)
     rows, positions = rows[order], positions[order]
@@ -68,7 +72,7 @@ def visible_fraction_at_jump(session: Session[Denoiser], canvas: Canvas) -> Floa
     return session.noise.uniform(Purpose.ORDER, 0, positions)
 
 
-@sampler("ancestral", family="masked")
+@sampler("ancestral", family="masked", planned=True)
 def ancestral(
     session: Session[Denoiser],
     canvas: Canvas,
@@ -88,7 +92,7 @@ def ancestral(
     return reveal_as_planned(session, canvas, plan, visible[step], steps)
 
 
-@sampler("first-hitting", family="masked")
+@sampler("first-hitting", family="masked", planned=True)
 def first_hitting(session: Session[Denoiser], canvas: Canvas) -> Int64[Tensor, "B L"]:
     """The reverse process in continuous time: one position per network call.
 
@@ -99,7 +103,7 @@ def first_hitting(session: Session[Denoiser], canvas: Canvas) -> Int64[Tensor, "
     return reveal_as_planned(session, canvas, plan, u, int(plan.max()) + 1)
 
 
-@sampler("ordered", family="masked")
+@sampler("ordered", family="masked", planned=True)
 def ordered(
     session: Session[Denoiser],
     canvas: Canvas,

@@ -1,0 +1,91 @@
+"""What a run must do at least, and so how close it comes to what the device can do.
+
+A sampler's step reads every weight once: with one sequence, that is what it waits for. With many,
+matrix products are. Both are counted for what the method asks for, whatever the program does beside
+it, for steps that reveal equally many tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from partita.networks.options import decoder_sizes
+from partita.networks.partition import PartitionTransformer
+from partita.training.throughput import peak_flops
+
+# Bytes a second from the device's memory, by a part of its name, from the vendors' data sheets.
+BANDWIDTHS = {
+    "B200": 8.0e12,
+    "H200": 4.8e12,
+    "H100": 3.35e12,
+    "A100": 2.04e12,
+    "L40S": 0.864e12,
+    "L4": 0.3e12,
+    "4090": 1.008e12,
+    "V100": 0.9e12,
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating-point operations of matrix products, and bytes of weights that are read."""
+
+    flops: float
+    weight_bytes: float
+
+    def shares(self, seconds: float, device: torch.device) -> dict[str, float]:
+        """Of the device's rates, as far as they are known."""
+        peak, rate = peak_flops(device), bandwidth(device)
+        return {
+            **({} if peak is None else {"of_matrix_rate": self.flops / seconds / peak}),
+            **({} if rate is None else {"of_bandwidth": self.weight_bytes / seconds / rate}),
+        }
+
+
+def bandwidth(device: torch.device) -> float | None:
+    """Bytes a second of the device's memory; None if it is unknown (and for CPUs)."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((rate for part, rate in BANDWIDTHS.items() if part in name), None)
+
+
+def sampling_work(network: nn.Module, batch: int, length: int, steps: int, bytes_each: int) -> Work:
+    """Of a planned sampler's run: `steps` steps that reveal batch x length tokens."""
+    config: Any = network.config
+    head = _matrices(network.head)  # type: ignore[arg-type]
+    tokens, revealed = batch * length, batch * length / steps
+    weights = _matrices(network) - _matrices(network.embed)  # type: ignore[arg-type]
+    if not isinstance(network, PartitionTransformer):
+        blocks = (
+            2.0 * (weights - head) * tokens + 4.0 * config.width * config.depth * length * tokens
+        )
+        return Work(steps * (blocks + 2.0 * head * revealed), steps * weights * bytes_each)
+    depth, width, _ = decoder_sizes(config)
+    encoder = _matrices(network.encoder)
+    memory = sum(
+        parameter.numel()
+        for name, parameter in network.named_parameters()
+        if name.endswith("key_value.weight")
+    )
+    # Over all steps a row shows 0, r, 2r, ... tokens: half of its length in the mean.
+    read = batch * (length - length / steps) / 2
+    squares = _mean_square(length, steps)
+    encoding = 2.0 * encoder * read + 4.0 * config.width * (config.depth - depth) * batch * squares
+    asking = 2.0 * (weights - encoder - memory) * revealed
+    crossing = 4.0 * width * (depth + 1) * (read / batch) * revealed
+    flops = steps * (encoding + 2.0 * memory * read + asking + crossing)
+    return Work(flops, steps * weights * bytes_each)
+
+
+def _mean_square(length: int, steps: int) -> float:
+    """The mean of n^2 over steps that see n = 0, r, 2r, ... tokens."""
+    return (length / steps) ** 2 * (steps - 1) * (2 * steps - 1) / 6
+
+
+def _matrices(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.ndim >= 2)

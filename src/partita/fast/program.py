@@ -1,0 +1,169 @@
+"""A sampler's step as a program of fixed shape: captured once, replayed for every step.
+
+All that changes from step to step lies in memory that the program reads: the tokens so far, the
+timetable, the uniforms, and the number of the step. Nothing is sent from the host and nothing is
+waited for. A graph of kernels has fixed sizes, so the number of tokens that a step reads is rounded
+up, to one of a few sizes that have a graph each; slots that hold nothing belong to no sequence.
+
+On a CPU the same step runs uncaptured, at its exact size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from partita.categorical import Decoding, sample_categorical
+from partita.fast.timetable import Stretch, Timetable
+from partita.methods.mdlm import subs
+
+SIZES = 16  # graphs for the lengths from nothing to everything
+LEAST = 64  # slots of the smallest one
+WARM_UPS = 2
+
+Logits = Callable[[Stretch, Stretch, "Board"], Tensor]
+"""Of what is asked, given what is visible."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is fixed in a graph."""
+
+    read: int
+    asked: int
+
+
+@dataclass
+class Board:
+    """What a program reads and writes, at fixed addresses."""
+
+    tokens: Int64[Tensor, "B_times_L_plus_1"]
+    """Row after row, and one more place, for what slots without a position write."""
+    order: Int64[Tensor, "B L"]
+    known: Int64[Tensor, "times B"]
+    told: Float[Tensor, "times B"]
+    """What the network is told of the time at each step."""
+    uniforms: Float[Tensor, "B L"]
+    label: Int64[Tensor, "B"]
+    now: Int64[Tensor, "1"]
+    broken: Int64[Tensor, "1"]
+    """How many predictions were no numbers."""
+
+    @staticmethod
+    def blank(batch: int, length: int, times: int, device: torch.device) -> Board:
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return Board(
+            tokens=zeros(batch * length + 1),
+            order=zeros(batch, length),
+            known=zeros(times, batch),
+            told=zeros(times, batch, dtype=torch.float32),
+            uniforms=zeros(batch, length, dtype=torch.float64),
+            label=zeros(batch),
+            now=zeros(1),
+            broken=zeros(1),
+        )
+
+    @property
+    def canvas(self) -> Int64[Tensor, "B L"]:
+        return self.tokens[:-1].view(self.order.shape)
+
+    def set(
+        self, tokens: Tensor, table: Timetable, uniforms: Tensor, told: Tensor | None, label: Tensor
+    ) -> None:
+        """Begin anew."""
+        steps = len(table.steps)
+        self.canvas.copy_(tokens)
+        self.order.copy_(table.order)
+        self.known[: steps + 1].copy_(table.known)
+        self.uniforms.copy_(uniforms)
+        self.label.copy_(label)
+        if told is not None:
+            self.told[:steps].copy_(told)
+        self.now.zero_()
+        self.broken.zero_()
+
+
+@dataclass
+class Program:
+    """The steps of one method, at one batch size and length.
+
+    It does not know the method itself: it is kept for as long as there is one.
+    """
+
+    logits: Logits
+    forbidden: int
+    """The mask, which is no token."""
+    board: Board
+    decoding: Decoding
+    graphs: dict[Sizes, torch.cuda.CUDAGraph] = field(default_factory=dict)
+    pool: Any = None
+
+    def run(self, read: int, asked: int) -> None:
+        """One step that reads and asks for so many places."""
+        if not self.board.tokens.is_cuda:
+            self._step(Sizes(read, asked))
+            return
+        sizes = self._rounded(read, asked)
+        if sizes not in self.graphs:
+            self._capture(sizes)
+        self.graphs[sizes].replay()
+
+    def _rounded(self, read: int, asked: int) -> Sizes:
+        batch, length = self.board.order.shape
+        unit = max(LEAST, -(-batch * length // SIZES // LEAST) * LEAST)
+        few = max(16, 1 << max(0, asked.bit_length() - 3))
+        return Sizes(max(1, -(-read // unit)) * unit, max(1, -(-asked // few)) * few)
+
+    def _capture(self, sizes: Sizes) -> None:
+        """Record one step. A warm-up must not move the board: it is put back.
+
+        (`torch.cuda.graph` would collect garbage and empty caches each time, which takes longer
+        than the capture itself.)
+        """
+        moving = self.board.tokens, self.board.now, self.board.broken
+        kept = [x.clone() for x in moving]
+        current, stream = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self._step(sizes)
+                for x, before in zip(moving, kept, strict=True):
+                    x.copy_(before)
+            stream.synchronize()
+            graph.capture_begin(*(() if self.pool is None else (self.pool,)))
+            self._step(sizes)
+            graph.capture_end()
+        current.wait_stream(stream)
+        self.pool = graph.pool()
+        self.graphs[sizes] = graph
+
+    def _step(self, sizes: Sizes) -> None:
+        board = self.board
+        begin, end = board.known[board.now][0], board.known[board.now + 1][0]
+        nothing = torch.zeros_like(begin)
+        visible = Stretch.of(board.order, nothing, begin, sizes.read)
+        asked = Stretch.of(board.order, begin, end, sizes.asked)
+        with torch.autocast(board.tokens.device.type, enabled=False):  # the twin has its precision
+            logits = self.logits(visible, asked, board)
+            tokens, broken = self._draw(logits, board.uniforms[asked.rows, asked.positions])
+        batch, length = board.order.shape
+        where = torch.where(asked.real, asked.rows * length + asked.positions, batch * length)
+        board.tokens.index_put_((where,), tokens)
+        board.broken.add_((broken & asked.real).sum())
+        board.now.add_(1)
+
+    def _draw(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        if not logits.is_cuda:
+            drawn = sample_categorical(subs(logits, self.forbidden), u, self.decoding)
+            return drawn, torch.zeros_like(u).bool()
+        from partita.fast.kernels.draws import draw_tokens
+
+        return draw_tokens(logits, u, self.decoding, forbidden=self.forbidden)

@@ -1,0 +1,140 @@
+"""Captured programs, fused losses and kernels on a GPU: equal to the plain paths."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from partita.categorical import Decoding, sample_categorical
+from partita.fast import KERNELS
+from partita.methods import METHODS
+from partita.networks.options import TransformerOptions
+from partita.randomness import Noise
+from partita.samplers import Prompt, sample
+from tests.laws.tables import assert_law
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or not KERNELS, reason="needs a CUDA device and Triton"
+)
+
+LENGTH, VOCAB = 48, 300
+DECODINGS = [Decoding(), Decoding(0.7), Decoding(0.0), Decoding(1.2, 5), Decoding(1.0, None, 0.8)]
+
+
+def build(name="pgm", vocab=VOCAB, length=LENGTH, **options):
+    torch.manual_seed(0)
+    sizes = {"length": length, "width": 128, "depth": 4, "heads": 2} | options
+    model = METHODS[name].build(TransformerOptions(**sizes), vocab)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.15)
+    return model.cuda().eval()
+
+
+def draw(model, speed, seed=3, rows=5, **options):
+    return sample(model, rows, speed=speed, seed=seed, **options)
+
+
+@pytest.mark.parametrize("speed", ["captured", "compiled"])
+@pytest.mark.parametrize("name", ["mdlm", "md4", "pgm", "maskgit"])
+def test_programs_draw_the_tokens_of_the_plain_loop(name, speed):
+    model = build(name)
+    for options in ({"steps": 7}, {"steps": 100}, {"sampler": "ordered", "steps": 12}):
+        plain = draw(model, "plain", **options)
+        for _ in range(2):  # with graphs that are new, and with those that are there
+            assert torch.equal(draw(model, speed, **options), plain)
+    assert torch.equal(draw(model, speed, seed=4, steps=7), draw(model, "plain", seed=4, steps=7))
+
+
+@pytest.mark.parametrize("name", ["mdlm", "pgm"])
+def test_prompts_labels_and_registers(name):
+    model = build(name, classes=3, registers=3, grid=8)
+    known = torch.rand(5, LENGTH, device="cuda") < torch.rand(5, 1, device="cuda")
+    prompt = Prompt(torch.randint(0, VOCAB, (5, LENGTH), device="cuda"), known)
+    options = {"prompt": prompt, "steps": 9, "label": torch.arange(5, device="cuda") % 3}
+    drawn = sample(model, speed="captured", **options)
+    assert torch.equal(drawn, sample(model, speed="plain", **options))
+    assert torch.equal(drawn[known], prompt.tokens[known])
+
+
+def test_new_weights_are_used():
+    model = build()
+    before = draw(model, "captured", steps=6)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    after = draw(model, "captured", steps=6)
+    assert torch.equal(after, draw(model, "plain", steps=6))
+    assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_drawn_tokens(decoding):
+    torch.manual_seed(0)
+    for size in (7, 2048, 5000):
+        logits = 3 * torch.randn(4000, size, device="cuda")
+        logits[:, size // 2] = -torch.inf
+        u = torch.rand(4000, dtype=torch.float64, device="cuda")
+        from partita.fast.kernels.draws import draw_tokens
+
+        tokens, broken = draw_tokens(logits, u, decoding, forbidden=size - 1)
+        oracle = sample_categorical(logits[:, :-1], u, decoding)
+        assert not broken.any()
+        assert int((tokens != oracle).sum()) <= 1  # a draw within rounding of a boundary
+
+
+@pytest.mark.parametrize("name", ["mdlm", "md4", "pgm", "mdlm-complementary", "ar"])
+@pytest.mark.parametrize("half", [False, True])
+def test_fused_losses(name, half):
+    model = build(name).train()
+    tokens = torch.randint(0, VOCAB, (6, LENGTH), device="cuda")
+    found = []
+    for fused in (False, True):
+        model.network.fused = fused
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            loss = model.loss(tokens, Noise.for_batch(0, 6, 0, "cuda"), 1)
+        loss.objective.backward()
+        found.append((loss, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+    (plain, slopes), (fused, others) = found
+    near = {"atol": 2e-2, "rtol": 5e-2} if half else {"atol": 1e-5, "rtol": 1e-4}
+    torch.testing.assert_close(fused.per_token, plain.per_token.detach(), **near)
+    for slope, other in zip(slopes, others, strict=True):
+        scale = float(slope.abs().max()) + 1e-12
+        assert float((slope - other).abs().max()) <= (0.05 if half else 1e-4) * scale
+
+
+def test_half_precision_is_near_the_whole():
+    """Log-probabilities of a captured step cannot be seen; those of its network can."""
+    model = build("pgm", length=256)
+    tokens = torch.randint(0, VOCAB, (4, 256), device="cuda")
+    revealed = torch.rand(4, 256, device="cuda") < 0.5
+    rows, positions = (~revealed).nonzero(as_tuple=True)
+    with torch.no_grad():
+        whole = model.predict(tokens, revealed, rows, positions)
+        with torch.autocast("cuda", torch.bfloat16):
+            half = model.predict(tokens, revealed, rows, positions)
+    difference = (whole.exp() - half.exp()).abs().sum(-1) / 2
+    assert float(difference.mean()) < 0.05  # total variation
+
+
+@pytest.mark.parametrize("name", ["mdlm", "pgm"])
+def test_the_law_of_a_program(name):
+    """Enumerated: one position after the other from left to right."""
+    model, length, vocab = build(name, vocab=3, length=3), 3, 3
+    law = torch.zeros(vocab**length, dtype=torch.float64)
+    for index, sequence in enumerate(itertools.product(range(vocab), repeat=length)):
+        tokens = torch.tensor([sequence], device="cuda")
+        log_p = 0.0
+        for position in range(length):
+            seen = (torch.arange(length, device="cuda") < position)[None]
+            where = torch.tensor([0], device="cuda"), torch.tensor([position], device="cuda")
+            with torch.no_grad():
+                answer = model.predict(torch.where(seen, tokens, model.mask_id), seen, *where)
+            log_p += float(answer[0, sequence[position]].double())
+        law[index] = log_p
+    drawn = sample(
+        model, 20_000, sampler="ordered", order="left-to-right", speed="captured", seed=1
+    )
+    assert_law(drawn.cpu(), law.exp())

@@ -1,0 +1,266 @@
+"""Kernels against their plain twins, on a GPU or in Triton's interpreter.
+
+The interpreter takes milliseconds for what a GPU does in none, so blocks and batches are small.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+import pytest
+import torch
+
+from partita.categorical import Decoding, sample_categorical
+from partita.fast import cross_entropy
+from partita.fast.cross_entropy import weighted_nats
+from partita.fast.program import Program
+from partita.methods import METHODS
+from partita.networks.options import TransformerOptions
+from partita.samplers import sample
+
+pytest.importorskip("triton", reason="triton is not installed")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if not INTERPRETED and not torch.cuda.is_available():
+    pytest.skip("there is neither a GPU nor TRITON_INTERPRET=1", allow_module_level=True)
+
+draws = import_module("partita.fast.kernels.draws")
+scores = import_module("partita.fast.kernels.scores")
+draw_tokens, score_rows, on_cpu = draws.draw_tokens, scores.score_rows, cross_entropy._scored
+DEVICE = "cpu" if INTERPRETED else "cuda"
+BLOCK = 32
+SIZES = (1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3)
+ALMOST_ONE = 1 - 2.0**-53  # the largest uniform there is
+
+DECODINGS = {
+    "plain": Decoding(),
+    "greedy": Decoding(0.0),
+    "cool": Decoding(0.7),
+    "hot": Decoding(3.0),
+    "top_k": Decoding(top_k=3),
+    "top_k 1": Decoding(top_k=1),
+    "top_k of all": Decoding(top_k=99),
+    "top_p": Decoding(top_p=0.6),
+    "top_p 1": Decoding(top_p=1.0),
+    "all": Decoding(0.8, 5, 0.7),
+}
+every_decoding = pytest.mark.parametrize("name", DECODINGS)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(draws, "BLOCK", BLOCK)
+    monkeypatch.setattr(scores, "BLOCK", BLOCK)
+
+
+def random(*shape, seed=0, draw=torch.randn, **options):
+    return draw(*shape, generator=torch.Generator().manual_seed(seed), **options).to(DEVICE)
+
+
+def uniforms(count, seed=1):
+    """Both ends, and what lies between."""
+    u = random(count, seed=seed, draw=torch.rand, dtype=torch.float64)
+    u[0], u[-1] = 0.0, ALMOST_ONE
+    return u
+
+
+def assert_drawn(logits, u, decoding=DECODINGS["plain"], forbidden=-1):
+    """The tokens of the plain twin, which knows a forbidden one as an impossible one."""
+    tokens, broken = draw_tokens(logits, u, decoding, forbidden)
+    assert not broken.any()
+    possible = logits.float().clone()
+    if 0 <= forbidden < logits.shape[1]:
+        possible[:, forbidden] = -torch.inf
+    assert torch.equal(tokens, sample_categorical(possible, u, decoding))
+    return tokens
+
+
+# Tokens ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_vocabularies_around_the_block(size):
+    assert_drawn(random(8, size), uniforms(8))
+
+
+@every_decoding
+def test_decoding(name):
+    assert_drawn(3 * random(4, BLOCK + 5), uniforms(4), DECODINGS[name])
+
+
+@every_decoding
+def test_ties(name):
+    """Few values, each many times: all that tie with the last that is kept are kept."""
+    logits = random(3, 9, draw=lambda *s, generator: torch.randint(3, s, generator=generator))
+    assert_drawn(logits.float(), uniforms(3), DECODINGS[name])
+
+
+@every_decoding
+def test_impossible_tokens(name):
+    """A whole block of them, the first token and the last."""
+    logits = random(4, BLOCK + 5)
+    logits[0, :BLOCK] = -torch.inf
+    logits[1, 1:] = -torch.inf
+    logits[2, :-1] = -torch.inf
+    logits[3, ::2] = -torch.inf
+    tokens = assert_drawn(logits, uniforms(4), DECODINGS[name])
+    assert logits.gather(1, tokens[:, None]).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["plain", "greedy", "all"])
+@pytest.mark.parametrize("forbidden", [0, 7, BLOCK])
+def test_the_forbidden_id_is_never_drawn(name, forbidden):
+    """Not even where it has nearly all of the mass, or no number at all."""
+    logits = random(3, BLOCK + 1)
+    logits[:, forbidden] = torch.tensor([20.0, torch.nan, torch.inf])
+    tokens = assert_drawn(logits, uniforms(3), DECODINGS[name], forbidden)
+    assert not tokens.eq(forbidden).any()
+
+
+def test_a_forbidden_id_beyond_the_outputs():
+    logits, u = random(3, 5), uniforms(3)
+    assert torch.equal(assert_drawn(logits, u, forbidden=5), assert_drawn(logits, u))
+
+
+def test_cumulative_probabilities_that_are_met_exactly():
+    u = torch.tensor([0.0, 0.25, 0.5, 0.75, ALMOST_ONE], dtype=torch.float64, device=DEVICE)
+    assert assert_drawn(torch.zeros(5, 4, device=DEVICE), u).tolist() == [0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision(dtype):
+    assert_drawn(random(4, BLOCK + 5).to(dtype), uniforms(4))
+
+
+def test_rows_that_lie_apart():
+    wide = random(4, BLOCK + 9)
+    assert_drawn(wide[:, : BLOCK + 2], uniforms(4))
+
+
+@pytest.mark.parametrize("name", ["plain", "greedy", "all"])
+def test_broken_rows_are_flagged_and_others_are_not(name):
+    logits, u = random(6, BLOCK + 1), uniforms(6)
+    logits[0, 3], logits[1, BLOCK], logits[2] = torch.nan, torch.inf, -torch.inf
+    logits[3, 1:] = -torch.inf  # what is left is forbidden
+    tokens, broken = draw_tokens(logits, u, DECODINGS[name], forbidden=0)
+    assert broken.tolist() == [True] * 4 + [False] * 2
+    assert bool(((tokens >= 0) & (tokens <= BLOCK)).all())  # what follows may still index by them
+    fine = logits[4:].index_fill(1, torch.tensor([0], device=DEVICE), -torch.inf)
+    assert torch.equal(tokens[4:], sample_categorical(fine, u[4:], DECODINGS[name]))
+
+
+def test_no_rows():
+    tokens, broken = draw_tokens(random(0, 5), uniforms(2)[:0])
+    assert tokens.shape == broken.shape == (0,)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="on a GPU, programs draw by the kernel anyway")
+@pytest.mark.parametrize("name", ["mdlm", "pgm"])
+def test_a_program_that_draws_by_the_kernel(name, monkeypatch):
+    sizes = TransformerOptions(length=4, width=8, depth=2, heads=2)
+    model = METHODS[name].build(sizes, 5)
+    for index, parameter in enumerate(model.parameters()):
+        parameter.data = 0.5 * random(*parameter.shape, seed=index)
+    plain = sample(model, 2, steps=2, speed="plain")
+
+    def by_kernel(self, vectors, u):
+        logits = torch.nn.functional.linear(vectors, self.head.weight, self.head.bias)
+        return draw_tokens(logits, u, self.decoding, self.forbidden)
+
+    monkeypatch.setattr(Program, "_draw", by_kernel)
+    assert torch.equal(sample(model, 2, steps=2, speed="captured"), plain)
+
+
+# Scores ------------------------------------------------------------------------------------------
+
+
+def plain_scores(logits, *rest):
+    """What CPUs compute."""
+    told = (x.cpu() if isinstance(x, torch.Tensor) else x for x in rest)
+    nats, slope = on_cpu(logits.cpu().clone(), *told)
+    return nats.to(DEVICE), None if slope is None else slope.to(DEVICE)
+
+
+def assert_scored(logits, targets, forbidden=-1, narrow=torch.float32):
+    weights = random(len(logits), seed=5)
+    weights[0] = 0.0
+    given = logits, targets, weights, forbidden, narrow
+    ours, theirs = score_rows(*given, True), plain_scores(*given, True)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert ours[1].dtype == narrow
+    without, nothing = score_rows(*given, False)
+    assert nothing is None
+    assert torch.equal(without, ours[0])
+    return ours
+
+
+def targets_of(count, size):
+    """The first token, the last one, and others."""
+    targets = torch.arange(count, device=DEVICE) * 7 % size
+    targets[-1] = size - 1
+    return targets
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_scores_around_the_block(size):
+    assert_scored(3 * random(5, size), targets_of(5, size))
+
+
+@pytest.mark.parametrize("forbidden", [0, 9, BLOCK, 2 * BLOCK])
+def test_the_forbidden_id_has_no_mass_and_no_slope(forbidden):
+    logits = random(5, 2 * BLOCK + 1)
+    logits[:, forbidden] = 30.0
+    targets = targets_of(5, 2 * BLOCK + 1)
+    targets[targets == forbidden] += 1 if forbidden == 0 else -1
+    _, slope = assert_scored(logits, targets, forbidden)
+    assert not slope[:, forbidden].any()
+
+
+def test_impossible_logits():
+    """Among others, and a first block of nothing else."""
+    logits, targets = random(3, 2 * BLOCK), torch.full((3,), BLOCK + 3, device=DEVICE)
+    logits[0, ::2], logits[1, :BLOCK], logits[2, : BLOCK + 3] = 3 * [-torch.inf]
+    _, slope = assert_scored(logits, targets)
+    assert slope.isfinite().all()
+
+
+def test_large_logits():
+    assert_scored(1e4 * random(4, BLOCK + 3), targets_of(4, BLOCK + 3))
+
+
+def test_a_target_that_cannot_be_is_infinitely_surprising():
+    """Nor is memory read that belongs to another row."""
+    logits = random(4, BLOCK)
+    targets = torch.tensor([3, BLOCK, -1, 4], device=DEVICE)
+    nats, _ = score_rows(logits, targets, random(4), 3, torch.float32, True)
+    assert nats.isinf().tolist() == [True, True, True, False]
+
+
+def test_scores_in_low_precision_and_of_rows_that_lie_apart():
+    wide = random(4, BLOCK + 9)
+    assert_scored(wide[:, : BLOCK + 2], targets_of(4, BLOCK + 2))
+    logits, targets, weights = random(4, BLOCK), targets_of(4, BLOCK), random(4, seed=5)
+    _, exact = score_rows(logits, targets, weights, -1, torch.float32, True)
+    _, slope = score_rows(logits, targets, weights, -1, torch.bfloat16, True)
+    torch.testing.assert_close(slope, exact.bfloat16())
+
+
+def test_no_rows_to_score():
+    nats, slope = score_rows(random(0, 5), targets_of(1, 5)[:0], random(0), -1, torch.float32, True)
+    assert nats.shape == (0,)
+    assert slope.shape == (0, 5)
+
+
+def test_the_fused_loss_by_the_kernel(monkeypatch):
+    count, size, width = 7, BLOCK + 3, 4
+    targets, weights = targets_of(count, size), random(count, seed=4)
+    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 3 * size)
+    outcomes = []
+    for scored in (plain_scores, score_rows):
+        monkeypatch.setattr(cross_entropy, "_scored", scored)
+        hidden, head, bias = random(count, width), random(size, width, seed=1), random(size, seed=2)
+        learning = [x.requires_grad_() for x in (hidden, head, bias)]
+        total, nats = weighted_nats(*learning, targets, weights, forbidden=1)
+        total.backward()
+        outcomes.append([total.detach(), nats, *(x.grad for x in learning)])
+    torch.testing.assert_close(*outcomes, rtol=1e-5, atol=1e-5)
