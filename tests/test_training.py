@@ -10,6 +10,7 @@ from partita.methods import AR, MD4, MDLM
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.training.ema import MovingAverage
 from partita.training.loop import fit
+from partita.training.muon import StackedMuon
 from partita.training.optimisers import OPTIMISERS
 from partita.training.options import TrainingOptions
 
@@ -85,6 +86,31 @@ def test_a_run_has_a_length_in_steps_or_seconds():
     assert TrainingOptions(steps=10).share(5, 9.0) == 0.5
     assert TrainingOptions(seconds=10.0).share(5, 9.0) == 0.9
     assert TrainingOptions(seconds=10.0).share(5, 99.0) == 1
+
+
+def test_stacked_matrices_get_torch_s_updates():
+    """What a GPU does, shape by shape, against torch's step, matrix by matrix."""
+    shapes = [(24, 8), (8, 24), (16, 16)] * 3 + [(5, 7)]
+    torch.manual_seed(0)
+    first = [torch.randn(shape) for shape in shapes]
+    mine, torchs = ([torch.nn.Parameter(x.clone()) for x in first] for _ in range(2))
+    stacked = StackedMuon(mine, 0.1, 0.01)
+    plain = torch.optim.Muon(torchs, 0.1, 0.01, adjust_lr_fn="match_rms_adamw")
+    for _ in range(4):
+        for x, y in zip(mine, torchs, strict=True):
+            x.grad = torch.randn(x.shape)
+            y.grad = x.grad.clone()
+        mine[-1].grad = torchs[-1].grad = None  # a matrix that nothing has used
+        stacked.step_stacked()
+        plain.step()
+    for x, y, begin in zip(mine, torchs, first, strict=True):
+        moved = float((y - begin).detach().abs().max())
+        assert float((x - y).detach().abs().max()) <= 0.01 * moved  # orders of sums in bfloat16
+    state = stacked.state_dict()
+    plain.load_state_dict(state)
+    assert torch.equal(
+        plain.state[torchs[0]]["momentum_buffer"], stacked.state[mine[0]]["momentum_buffer"]
+    )
 
 
 def test_muon_takes_the_matrices_inside_blocks_alone():

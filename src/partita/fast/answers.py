@@ -107,7 +107,8 @@ class Answer:
         return F.linear(vectors, head.weight, head.bias)
 
 
-def _packed(stretch: Stretch, longest: int) -> Packed:
+def _packed(stretch: Stretch, length: int) -> Packed:
     places = Queries(stretch.rows, stretch.positions)
     offsets = stretch.offsets.to(torch.int32)
+    longest = min(length, len(stretch.rows))
     return Packed(places, stretch.positions, stretch.segments, offsets, longest, stretch.rows)

@@ -200,7 +200,8 @@ def _shares(module: nn.Module) -> FSDPModule | None:
     return module if isinstance(module, FSDPModule) else None
 
 
-def _shared(tensor: Tensor) -> DTensor | None:
+def as_shared(tensor: Tensor) -> DTensor | None:
+    """A tensor of which each process has a share; None for all others."""
     if not dist.is_initialized():
         return None
     from torch.distributed.tensor import DTensor
@@ -210,19 +211,19 @@ def _shared(tensor: Tensor) -> DTensor | None:
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor with all its shares, on every process."""
-    shared = _shared(tensor)
+    shared = as_shared(tensor)
     return tensor if shared is None else shared.full_tensor()
 
 
 def local(tensor: Tensor) -> Tensor:
     """This process' share of a tensor, in place."""
-    shared = _shared(tensor)
+    shared = as_shared(tensor)
     return tensor if shared is None else shared.to_local()
 
 
 def like(tensor: Tensor, pattern: Tensor) -> Tensor:
     """A whole tensor, on the device of another and cut into shares as that one is."""
-    tensor, shared = tensor.to(pattern.device), _shared(pattern)
+    tensor, shared = tensor.to(pattern.device), as_shared(pattern)
     if shared is None or tensor.ndim == 0:
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from partita.registry import Registry
+from partita.training.muon import StackedMuon
 
 OPTIMISERS: Registry[Callable[[nn.Module, float, float], list[torch.optim.Optimizer]]] = Registry(
     "optimiser"
@@ -58,9 +59,5 @@ def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.opti
             rest.append(name)
     found: list[torch.optim.Optimizer] = []
     if matrices:
-        found.append(
-            torch.optim.Muon(
-                matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
-            )
-        )
+        found.append(StackedMuon(matrices, rate, weight_decay))
     return [*found, _adamw(module, rest, rate, weight_decay)] if rest else found
