@@ -3,19 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test coverage wheel clean
+.PHONY: demo test coverage results wheel clean
 
 demo: .venv/.runtime
 	@$(BIN)/partita demo
 
 test: .venv/.dev
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 coverage: .venv/.dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report term
+
+results: .venv/.dev
+	$(BIN)/python benchmarks/report.py
 
 wheel: .venv/.dev
 	$(BIN)/python -m build --wheel --no-isolation

@@ -1,0 +1,97 @@
+"""Write docs/results.md, and the pictures in it, from the measurements in benchmarks/results/.
+
+    python benchmarks/report.py
+
+The text is `results.jinja.md` beside this file; what stands in double braces there is looked up in
+the JSON files. A figure that is not in one of them stops the program.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from partita.evaluation.steps import Quality, draw_comparison
+
+HERE = Path(__file__).parent
+RESULTS, TEMPLATE = HERE / "results", HERE / "results.jinja.md"
+DOCS = HERE.parent / "docs"
+REPORT, PICTURES = DOCS / "results.md", DOCS / "pictures"
+
+
+def rows(name: str, **wanted: Any) -> list[dict[str, Any]]:
+    """The rows of a file in which these columns have these values."""
+    found = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    return [r for r in found if all(r[key] == value for key, value in wanted.items())]
+
+
+def row(name: str, **wanted: Any) -> dict[str, Any]:
+    """The one row that has them."""
+    found = rows(name, **wanted)
+    if len(found) != 1:
+        raise LookupError(f"{name}.json has {len(found)} rows with {wanted}, which must be one")
+    return found[0]
+
+
+def numbers(name: str, column: str, style: str, **wanted: Any) -> str:
+    """A column of the rows that have these values, as words."""
+    *most, last = (f"{r[column]:{style}}" for r in rows(name, **wanted))
+    return f"{', '.join(most)} and {last}"
+
+
+def largest(name: str, column: str) -> float:
+    """The largest number of a column."""
+    return float(max(r[column] for r in rows(name)))
+
+
+def quality(name: str, model: str, steps: int) -> str:
+    """The judge's bits, and the entropy in brackets."""
+    found = row(name, model=model, steps=steps)
+    return f"{found['judge_bits']:.3f} ({found['entropy_nats']:.3f})"
+
+
+def bits(name: str, model: str, steps: int) -> str:
+    """The judge's bits alone."""
+    return f"{row(name, model=model, steps=steps)['judge_bits']:.3f}"
+
+
+def rendered() -> str:
+    """The report."""
+    world = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        autoescape=False,  # it is no HTML
+    )
+    world.globals |= {
+        "row": row,
+        "rows": rows,
+        "quality": quality,
+        "bits": bits,
+        "largest": largest,
+        "numbers": numbers,
+    }
+    return world.get_template(TEMPLATE.name).render()
+
+
+def draw_steps(names: dict[str, str], picture: Path) -> None:
+    """Teachers and their last students, against the steps."""
+    shown = []
+    for name, title in names.items():
+        for model, called in {"teacher": title, "round 3": f"{title}, distilled"}.items():
+            shown += [Quality(**{**r, "model": called}) for r in rows(name, model=model)]
+    draw_comparison(shown, picture)
+
+
+def main() -> None:
+    """Everything anew."""
+    REPORT.write_text(rendered())
+    draw_steps({"steps-mdlm": "MDLM", "steps-pgm": "PGM"}, PICTURES / "steps.png")
+
+
+if __name__ == "__main__":
+    main()
