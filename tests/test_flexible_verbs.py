@@ -331,12 +331,13 @@ def test_a_retrofitted_model_may_be_longer():
 
 def test_what_cannot_be_taken_over_is_refused():
     base = partita.load(OLD).recipe
+    flexible = replace(base, method=MethodOptions("flexmdm"))
     timed = replace(base, method=MethodOptions("mdlm", law="continuous", conditioning="time"))
     with pytest.raises(InputError, match="is told the time of another process"):
-        refuse_conditions(timed, "somewhere")
+        refuse_conditions(flexible, timed, "somewhere")
     labelled = replace(base, network=replace(base.network, classes=3))
     with pytest.raises(InputError, match="has class labels, which cannot be taken over"):
-        refuse_conditions(labelled, "somewhere")
+        refuse_conditions(flexible, labelled, "somewhere")
 
 
 # The example -------------------------------------------------------------------------------------

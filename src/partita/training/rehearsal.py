@@ -15,7 +15,7 @@ from partita.methods.base import is_flexible
 from partita.randomness import Noise
 from partita.recipe import Recipe, flatten
 from partita.samplers import sample
-from partita.training.retrofit import is_retrofit, refuse_conditions
+from partita.training.retrofit import is_retrofit, may_change, refuse_conditions
 
 
 def rehearse(recipe: Recipe) -> None:
@@ -107,10 +107,8 @@ def refuse_contradictions(recipe: Recipe, base: Recipe, path: str) -> None:
     free = {"network.dropout"}
     ours, theirs = flatten(recipe.to_dict()), flatten(base.to_dict())
     if is_retrofit(recipe, base):
-        refuse_conditions(base, path)
-        free |= {"method.name", "network.length"} | {
-            key for key in ours if key.startswith("method.options.")
-        }
+        refuse_conditions(recipe, base, path)
+        free |= {key for key in ours if key.startswith(may_change(recipe))}
     kept = ("method.name", "method.conditioning", "method.options.", "tokenizer.", "network.")
     for key in ours:
         if not key.startswith(kept) or key in free:
