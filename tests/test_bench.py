@@ -107,6 +107,8 @@ def test_growth_along_each_axis(tmp_path, capsys):
     files = ["--out", str(out), "--picture", str(picture)]
     assert main(["bench", *words.split(), "--speeds", "[captured]", *files]) == 0
     tables = json.loads(out.read_text())["growth"]
+    assert "lengths: 8 (batches 2, steps 2)" in tables
+    tables = {title.split(" (")[0]: rows for title, rows in tables.items()}
     assert list(tables) == [
         *("lengths: 8", "lengths: 16"),
         *("batches: 1", "batches: 2", "batches: 4"),
@@ -130,6 +132,9 @@ def test_speeds_are_named_and_timed(capsys):
     ("words", "message"),
     [
         ("--speeds [warp]", "--speeds: unknown name 'warp'"),
+        ("--speeds []", "--speeds: is empty"),
+        ("--speeds captured", "--speeds: must be a list, such as [first,second]"),
+        ("--speeds [captured]", "--speeds: captured is for sampling, and training is measured"),
         ("--growth_steps []", "--growth_steps: is empty"),
         ("sampling --picture a.png", "--picture: draws growth, which is not measured"),
         ("growth --picture a.jpg", "--picture: a.jpg would hold a PNG"),

@@ -86,7 +86,7 @@ def test_each_round_halves_the_steps_and_remembers_where_it_comes_from(teacher, 
     out = tmp_path / "out"
     distil(teacher, out, "--rounds 2 --distillation.steps 16")
     shown = capsys.readouterr().out
-    assert f"Done. Model: {out}, 2 rounds" in shown
+    assert f"Done. Model of the last round: {out}/round-2" in shown
     assert "Round 2: 4 steps of the student for 8 of the teacher" in shown
     assert "divergence from the teacher" in shown
     assert find(out) == find(out / "round-2")

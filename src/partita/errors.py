@@ -80,7 +80,8 @@ def described(kind: object) -> str:
     if get_origin(kind) is dict:
         return "keys and values, such as {steps: 64}"
     if get_origin(kind) is list:
-        return "a list, such as [512,2048]"
+        numbers = get_args(kind) != (str,)
+        return f"a list, such as {'[512,2048]' if numbers else '[first,second]'}"
     return " or ".join(map(described, get_args(kind))) or str(kind)
 
 

@@ -44,7 +44,8 @@ class Options:
     lengths: list[int] = field(default_factory=lambda: [512, 2048])
     """Lengths to train at, each with as many tokens in a batch as at network.length."""
     speeds: list[str] | None = None
-    """plain, captured, compiled; plain alone on a CPU unless given, all of them on a GPU."""
+    """Some of plain, captured, compiled; plain on a CPU unless given, all of them on a GPU
+    (of growth, the last alone)."""
     growth_lengths: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048, 4096, 8192])
     """Lengths to sample at; batch size and steps as above."""
     growth_batches: list[int] = field(default_factory=lambda: [1, 4, 16, 64, 256])
@@ -78,9 +79,13 @@ class Options:
             require(bool(numbers), f"--{name}", "is empty", "give at least one")
             for number in numbers:
                 require_int(number, f"--{name}")
+        known = f"known: {', '.join(SPEEDS)}"
+        require(self.speeds != [], "--speeds", "is empty", known)
         for speed in self.speeds or ():
-            known = f"known: {', '.join(SPEEDS)}"
             require(speed in SPEEDS, "--speeds", f"unknown name {speed!r}", known)
+        problem = "captured is for sampling, and training is measured"
+        alone = self.speeds == ["captured"] and "training" in (self.subjects or USUAL)
+        require(not alone, "--speeds", problem, "add plain or compiled, or name the subjects")
         grows = "growth" in self.subjects
         problem = "draws growth, which is not measured"
         require(self.picture is None or grows, "--picture", problem, "add the subject growth")
@@ -104,10 +109,12 @@ def options(words: Sequence[str]) -> Options:
         "          and PGM packed, at each of --lengths\n"
         "growth    how the time to sample grows with length, batch and steps, one at a time\n\n"
         "Speeds: plain runs step by step; captured replays a program of fixed shape; compiled has\n"
-        "compiled blocks in it (in training: compiled blocks and a loss that holds few logits).",
+        "compiled blocks in it (in training: compiled blocks and a loss that holds few logits).\n"
+        "Numbers are bfloat16 on a GPU and float32 on a CPU.",
         [
             "partita bench",
             "partita bench sampling --steps 16 --flops true",
+            "partita bench sampling --speeds '[plain,captured]'",
             "partita bench training --lengths '[1024]' --network.width 512 --network.heads 8",
             "partita bench --device cuda --network.width 768 --network.heads 12 --out speed.json",
             "partita bench growth --growth_lengths '[64,128]' --steps 8 --picture growth.png",
@@ -130,7 +137,9 @@ def run(words: Sequence[str]) -> None:
     console.print(f"{facts['device']}, torch {facts['torch']}, {facts['date']}")
     for subject in chosen.subjects or USUAL:
         with console.status(subject) as status:
-            tables = _measured(subject, chosen, device, status.update)
+            # Where nothing can be redrawn, progress is lines.
+            tell = status.update if console.is_terminal else console.print
+            tables = _measured(subject, chosen, device, tell)
         for title, speeds in tables.items():
             console.print(_table(title, speeds))
         results[subject] = {
@@ -172,7 +181,8 @@ def _measured(
         for axis in AXES:
             numbers = getattr(chosen, f"growth_{axis}")
             fixed = {"batches": rows, "steps": chosen.steps}
-            setting = network, chosen.vocabulary, device, fixed, speeds[-1]
+            measured = tuple(chosen.speeds or usual[-1:])
+            setting = network, chosen.vocabulary, device, fixed, measured
             tables |= grown(axis, numbers, *setting, **race_options)
         return tables
     trained = tuple(speed for speed in speeds if speed != "captured") or ("plain",)

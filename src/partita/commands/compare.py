@@ -106,6 +106,8 @@ def run(words: Sequence[str]) -> None:
         for name, (model, _) in models.items():
             for steps in chosen.steps:
                 bar.update(task, description=f"{name}, {steps} steps")
+                if not console.is_terminal:
+                    console.print(f"{name}, {steps} steps", soft_wrap=True)
                 rows.append(_quality(name, model, examiner, steps, chosen, bar))
     results = {
         "environment": environment(next(iter(models.values()))[0].device),
@@ -119,6 +121,7 @@ def run(words: Sequence[str]) -> None:
     if chosen.out is not None:
         with parents_made(Path(chosen.out)):
             write_whole(Path(chosen.out), json.dumps(results, indent=1))
+        console.print(f"Written to {chosen.out}", soft_wrap=True)
     if chosen.picture is not None:
         with parents_made(Path(chosen.picture)):
             draw_comparison(rows, Path(chosen.picture))
@@ -158,7 +161,8 @@ def _quality(
 
 def _table(rows: list[Quality]) -> Table:
     """The numbers for people."""
-    table = Table("model")
+    table = Table()
+    table.add_column("model", overflow="fold")  # names that are cut may all look alike
     for column in ("steps", "judge's bits per character", "entropy in nats", "tokens/s"):
         table.add_column(column, justify="right")
     for before, row in zip([None, *rows], rows, strict=False):

@@ -26,15 +26,16 @@ from partita.training.runner import RUNS, Setting, Signals, run_recipe
 DESCRIPTION = """\
 Distil a trained model into one that needs fewer sampling steps: self-distillation through time
 (SDTT). In each round the student, which starts as a copy of its teacher, learns to predict in one
-step what the teacher predicts in two; it is then the teacher of the next round. After three rounds
-a model that was sampled in 128 steps is sampled in 16.
+step what the teacher predicts in two; it is then the teacher of the next round: after three rounds
+from 128 steps the student is made for 16. How good its texts then are, partita compare tells.
 
 The text is the one that the teacher was trained on unless another is given. Every round is a run
 of its own, OUT/round-1, OUT/round-2 and so on, and OUT means the last student: partita sample OUT.
 The same command again goes on after any end, and with more --rounds after the last one.
 
-The teacher may be any mdlm, md4, mdlm-complementary or pgm that is not told the time. Its
-tokenizer, method and network are kept; the flags below shape the training of a round."""
+The teacher may be any mdlm, md4, mdlm-complementary, pgm or maskgit that is not told the time. Its
+tokenizer, method and network are kept; the flags below shape the training of a round (defaults of
+--training.precision, --distillation.steps and --data are the teacher's)."""
 
 EXAMPLES = [
     "partita distill --teacher runs/notes-mdlm --rounds 3",
@@ -147,8 +148,9 @@ def run(words: Sequence[str]) -> int:
     with naming(NAMES), naming({"device": "run.device"}), joined(rounds[0].run.device) as world:
         stopped_by = _run(rounds, folder, console)
         if world.first and not stopped_by:
-            console.print(f"Done. Model: {folder}, {len(rounds)} rounds", soft_wrap=True)
-            console.print(f"Try: {program()} sample {folder}", soft_wrap=True)
+            done = checkpoints.round_folder(folder, len(rounds))
+            console.print(f"Done. Model of the last round: {done}", soft_wrap=True)
+            console.print(f"Try: {program()} sample {done}", soft_wrap=True)
     code = 128 + stopped_by if stopped_by else 0
     leave(code)
     return code

@@ -37,11 +37,14 @@ class Drawing:
     top_p: float | None = None
     """Keep the most probable tokens until their mass reaches p."""
     label: str | None = None
-    """The class, by name, of a model that was trained with classes (each: images of all)."""
+    """The class, by name, of a model that was trained with classes (`sample` takes each too, for images of all)."""
     guidance: float | None = None
     """How much stronger the label shall pull than it does by itself; 0 for as it is."""
     guidance_schedule: str | None = None
     """How that grows as tokens are revealed: constant, linear or cosine."""
+    speed: str | None = None
+    """plain, captured (a program of fixed shape, for GPUs), compiled (the same with compiled
+    blocks, for many texts), or auto."""
     options: dict[str, Any] = field(default_factory=dict)
     """More options of the sampler, for example --options.counts cosine of confidence."""
     count: int = 1
@@ -68,7 +71,7 @@ class Drawing:
     def given(self) -> dict[str, Any]:
         """What was asked for, as arguments of `TextModel.sample`."""
         names = ["sampler", "steps", "temperature", "top_k", "top_p", "label", "seed"]
-        names += ["guidance", "guidance_schedule"]
+        names += ["guidance", "guidance_schedule", "speed"]
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None} | self.options
 

@@ -218,7 +218,12 @@ class Display:
         if setting.unigram_bits is None:
             return "Bits are those of whole texts, their ends included."
         entropy = f"Single tokens have an entropy of {setting.unigram_bits:.3f} bits"
-        return f"{entropy}: a model must get below it."
+        if setting.bounded:
+            return f"{entropy}: a model must get below it."
+        return (
+            f"{entropy}: at validation a model must get below it. Bits in between are the loss of "
+            "training, which weighs hidden tokens alike and is no bound."
+        )
 
     def progress(self, report: loop.Progress, mfu: float | None) -> None:
         if not self.bar.live.is_started:

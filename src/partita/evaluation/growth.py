@@ -12,6 +12,7 @@ import torch
 
 from partita.evaluation.contestants import sampling_contestants
 from partita.evaluation.speed import Speed, race
+from partita.files import whole_file
 from partita.networks.options import TransformerOptions
 
 AXES = ("lengths", "batches", "steps")
@@ -26,7 +27,7 @@ def grown(
     tokens: int,
     device: torch.device,
     fixed: dict[str, int],
-    speed: str,
+    speeds: tuple[str, ...],
     **race_options: Any,
 ) -> dict[str, list[Speed]]:
     """A table for each number along an axis; `fixed` has the batch size and the steps."""
@@ -39,32 +40,51 @@ def grown(
             device,
             batch_size=at["batches"],
             steps=at["steps"],
-            speeds=(speed,),
+            speeds=speeds,
             entrants=_ENTRANTS,
         )
-        title = f"{axis}: {number}"
+        others = ", ".join(f"{name} {at[name]}" for name in AXES if name != axis)
+        title = f"{axis}: {number} ({others})"
         tables[title] = race(entrants, device, **race_options)
     return tables
 
 
 def draw_growth(tables: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Seconds against each axis, both on logarithmic scales."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, len(AXES), figsize=(12, 3.6), layout="constrained")
-    for panel, axis in zip(panels, AXES, strict=True):
-        curves: dict[str, list[tuple[int, float]]] = {}
-        for title, rows in tables.items():
-            kind, number = title.split(": ")
-            for row in rows if kind == axis else ():
-                name = str(row["name"]).split(",")[0]
-                curves.setdefault(name, []).append((int(number), median(row["seconds"])))
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    for panel, axis in zip(figure.subplots(1, len(AXES)), AXES, strict=True):
+        fixed, curves = _curves(tables, axis)
         for name, points in curves.items():
             panel.plot(*zip(*points, strict=True), marker="o", label=name)
-        panel.set(xscale="log", yscale="log", xlabel=_LABELS[axis], ylabel="seconds")
-        panel.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        panel.set_xscale("log", base=2)
+        panel.set(yscale="log", xlabel=_LABELS[axis], ylabel="seconds")
+        panel.set_title(fixed, fontsize="small")
+        panel.xaxis.set_major_formatter(_plainly)
+        panel.yaxis.set_major_formatter(_plainly)
+        panel.yaxis.set_minor_formatter(_plainly)
+        panel.tick_params(axis="y", which="minor", labelsize="x-small")
+        panel.legend(fontsize="small")
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
+
+
+def _curves(
+    tables: dict[str, list[dict[str, Any]]], axis: str
+) -> tuple[str, dict[str, list[tuple[int, float]]]]:
+    """What is the same along an axis, and the points of each contestant."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    same = ""
+    for title, rows in tables.items():
+        kind, _, rest = title.partition(": ")
+        number, _, fixed = rest.partition(" ")
+        for row in rows if kind == axis else ():
+            same = fixed.strip("()")
+            name = str(row["name"]).replace(", ancestral", "")
+            curves.setdefault(name, []).append((int(number), median(row["seconds"])))
+    return same, curves
+
+
+def _plainly(value: float, _: int) -> str:
+    return f"{value:g}"

@@ -65,8 +65,8 @@ def sample(
     require(
         isinstance(model, Model),
         "model",
-        f"{type(model).__name__} is no model",
-        "wrap a network in a method such as MDLM",
+        f"{type(model).__name__} is no method",
+        "wrap a network in one such as MDLM; a loaded model has its own `sample`, and `method`",
     )
     name = DEFAULT_SAMPLER[model.family] if sampler is None else sampler
     chosen = _fitting(model, name)

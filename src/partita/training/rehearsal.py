@@ -55,7 +55,7 @@ def _check_teacher(recipe: Recipe, method: object) -> None:
     options = recipe.distillation
     whole = options.student_steps * options.substeps**options.round == options.steps
     problem = f"{options.steps} cannot be divided by {options.substeps} in each round"
-    remedy = "give another number: a student goes from 1 to 0 in whole steps"
+    remedy = "give a multiple of that, such as 32 or 64, or fewer rounds: steps are whole"
     require(whole, "distillation.steps", problem, remedy)
 
 

@@ -148,7 +148,7 @@ def refuse_changes(folder: Path, recipe: Recipe, tokens: str | None = None) -> N
             "out",
             f"{folder} holds a run of another recipe. There -> here:{lines}\n"
             "Give the same options to go on with it, or --out for a run of its own "
-            f"(which starts from these weights with --from {folder})",
+            f"(partita train --from {folder} starts it from these weights)",
         )
     same = tokens is None or before.get("tokens") == tokens
     problem = f"{folder} holds a run on another text: the contents of {recipe.data.path} differ"

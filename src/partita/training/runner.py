@@ -74,6 +74,8 @@ class Setting:
     processes: int
     left_out: int
     """Documents that are longer than a row and skipped."""
+    bounded: bool = True
+    """Whether the loss of training is a bound, as that of validation is."""
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -138,6 +140,7 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World, signals: 
         str(world.device),
         world.size,
         left_out(recipe, prepared),
+        bounded=(recipe.method.law or getattr(method, "default_law", "")) != "unweighted",
     )
     if world.first:
         watcher.ready(setting)
