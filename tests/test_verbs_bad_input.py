@@ -853,7 +853,7 @@ def test_a_changed_recipe_is_refused_with_what_changed(here, capsys):
             "  training.ema: 0.99 -> 0.5",
             "  training.steps: 3 -> 5",
             "Give the same options to go on with it, or --out for a run of its own "
-            "(which starts from these weights with --from mdlm)",
+            "(partita train --from mdlm starts it from these weights)",
         ],
     )
     assert listing(here) == before

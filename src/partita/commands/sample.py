@@ -37,7 +37,8 @@ class Drawing:
     top_p: float | None = None
     """Keep the most probable tokens until their mass reaches p."""
     label: str | None = None
-    """The class, by name, of a model that was trained with classes (`sample` takes each too, for images of all)."""
+    """The class, by name, of a model that was trained with classes (`sample` of images also takes
+    each)."""
     guidance: float | None = None
     """How much stronger the label shall pull than it does by itself; 0 for as it is."""
     guidance_schedule: str | None = None
