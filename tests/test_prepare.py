@@ -50,6 +50,23 @@ def test_every_document_is_whole_and_on_one_side(tmp_path, corpus, name):
     )
 
 
+@pytest.mark.parametrize("name", ["bpe", "bytes"])
+def test_how_much_is_tokenised_at_once_does_not_matter(tmp_path, corpus, name, monkeypatch):
+    options = PrepareOptions(tokenizer=name, vocab_size=300)
+    whole = prepare(corpus, tmp_path / "whole", options)
+    monkeypatch.setattr("partita.data.prepare.AT_ONCE", 40)
+    pieces = prepare(corpus, tmp_path / "pieces", options)
+    for one, other in ((whole.train, pieces.train), (whole.valid, pieces.valid)):
+        assert len(one) == len(other)
+        assert one.read(0, len(one)).tolist() == other.read(0, len(other)).tolist()
+
+
+def test_several_texts_have_the_tokens_of_each():
+    texts = ["the cat sat", "", "on the mat, déjà vu", "\u00e9\U0001f600 \n\t"]
+    tokenizer = BPETokenizer.train(texts, 280)
+    assert [x.tolist() for x in tokenizer.encode_arrays(texts)] == [*map(tokenizer.encode, texts)]
+
+
 def test_the_cache_serves_what_did_not_change(tmp_path, corpus):
     cache = tmp_path / "cache"
     first = prepare(corpus, cache)

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from partita.data import shards
-from partita.data.documents import SEPARATORS, Corpus
+from partita.data.documents import SEPARATORS, Corpus, Piece
 from partita.data.hugging_face import PREFIX, fetch_tokenizer
 from partita.data.kinds import AnyTokenizer, any_tokenizer
 from partita.data.reading import content_hash, reading
@@ -43,6 +44,7 @@ TOKENIZER_TENSORS = "tokenizer.safetensors"
 MADE_HERE = ("bpe", "bytes", "characters", "text8")
 READING = 2  # version of how files are read: another one makes other tokens of the same file
 SAMPLE = 50_000_000  # characters that a tokenizer is trained on at most
+AT_ONCE = 1 << 21  # characters that are tokenised together
 LARGEST_VOCABULARY = 1 << 24  # whoever trains a bpe makes room for all of it first
 
 
@@ -224,6 +226,25 @@ def _sample(corpus: Corpus) -> Iterator[str]:
             return
 
 
+def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[Piece, NDArray[Any]]]:
+    """Pieces with their tokens, some millions of characters at a time."""
+    together: list[Piece] = []
+    size = 0
+    for piece in corpus.pieces():
+        together.append(piece)
+        size += len(piece.text)
+        if size >= AT_ONCE:
+            yield from zip(together, _arrays(tokenizer, together), strict=True)
+            together, size = [], 0
+    yield from zip(together, _arrays(tokenizer, together), strict=True)
+
+
+def _arrays(tokenizer: Tokenizer, pieces: list[Piece]) -> list[NDArray[Any]]:
+    if isinstance(tokenizer, BPETokenizer):
+        return tokenizer.encode_arrays([piece.text for piece in pieces])
+    return [tokenizer.encode_array(piece.text) for piece in pieces]
+
+
 def _write(
     corpus: Corpus,
     tokenizer: Tokenizer,
@@ -242,12 +263,12 @@ def _write(
         ShardWriter(folder / "valid", tokenizer.vocab_size, facts) as valid,
     ):
         writer = train
-        for piece in corpus.pieces():
+        for piece, ids in _encoded(corpus, tokenizer):
             if begins:
                 # Decided before the document is read, so that its size cannot matter.
                 behind = valid.tokens < options.valid * (train.tokens + valid.tokens)
                 writer = valid if behind else train
-            writer.write(tokenizer.encode_array(piece.text))
+            writer.write(ids)
             begins = piece.ends
             if piece.ends:
                 writer.write(end)

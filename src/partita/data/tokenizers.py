@@ -179,6 +179,14 @@ class BPETokenizer:
     def encode_array(self, text: str) -> NDArray[Any]:
         return np.asarray(self.encode(text), dtype=np.int64)
 
+    def encode_arrays(self, texts: list[str]) -> list[NDArray[Any]]:
+        """Several texts at once, on all cores."""
+        if self._loses:
+            return [self.encode_array(text) for text in texts]
+        with _told("it cannot encode this text"):
+            encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.asarray(e.ids, dtype=np.int64) for e in encoded]
+
     def decode(self, ids: Iterable[int]) -> str:
         size = self.vocab_size
         return self.backend.decode([i for i in ids if i < size])
