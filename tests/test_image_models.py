@@ -216,7 +216,10 @@ def test_students_of_models_of_images(here):
         (f"{TRAIN} --network.grid 4", "network.grid: is 4, but an image has 8 columns of tokens"),
         (f"{TRAIN} --data.label folder", "data.label: is for text; the classes of images are "),
         (f"{TRAIN} --data.rows packed", "data.rows: images are whole rows; leave it out"),
-        ("train digits", "tokenizer.name: bytes makes no tokens of images; give --tokenizer.name"),
+        (
+            "train digits",
+            "tokenizer.name: bytes makes no tokens of images; give pixels, or the folder",
+        ),
         ("sample pgm --gif a.png", "--gif: a.png would hold a GIF, and its name says otherwise; "),
         ("sample pgm --out a.jpg", "--out: a.jpg would hold a PNG, and its name says otherwise; "),
         ("infill pgm 5 --hide top --out a", "--out: a would hold a PNG, and its name says other"),

@@ -70,7 +70,7 @@ def test_pixels_refuse_what_is_no_token():
         tokenizer.decode(torch.tensor([[0, 1, 4, 0]]))
     with pytest.raises(InputError, match="rows have 3 tokens, an image 2 x 2"):
         tokenizer.decode(torch.tensor([[0, 1, 2]]))
-    with pytest.raises(InputError, match=r"are \[3, 4, 6\] .*, expected \[1, 2, 2\]"):
+    with pytest.raises(InputError, match=r"of \[3, 4, 6\] .*, where \[1, 2, 2\] are expected"):
         tokenizer.encode(colourful())
     for arguments in ((1, 1, 2), (257, 1, 2), (4, 0, 2), (4, 1, 0), (4, 1, (2, 0))):
         with pytest.raises(InputError):

@@ -79,7 +79,8 @@ class Recipe:
         else:
             pixels = self.data.path == "digits" and not Path(self.data.path).exists()
             problem = f"{self.tokenizer.name} makes no tokens of images"
-            require(not pixels, "tokenizer.name", problem, "give --tokenizer.name pixels")
+            remedy = "give pixels, or the folder of a tokenizer that partita vq made"
+            require(not pixels, "tokenizer.name", problem, remedy)
             self.data.corpus()
 
     def to_dict(self) -> dict[str, Any]:

@@ -108,10 +108,11 @@ def report(console: Console, prepared: Prepared) -> None:
 
 def summary(prepared: Prepared) -> str:
     """How many tokens there are."""
-    each = "images" if isinstance(prepared.tokenizer, ImageTokenizer) else "documents"
+    each = "image" if isinstance(prepared.tokenizer, ImageTokenizer) else "document"
+    count = prepared.train.manifest["documents"]
     return (
         f"{len(prepared.train):,} tokens for training "
-        f"({prepared.train.manifest['documents']:,} {each}) and {len(prepared.valid):,} for "
+        f"({count:,} {each}{'s' if count != 1 else ''}) and {len(prepared.valid):,} for "
         f"validation ({prepared.valid.manifest['documents']:,}), {prepared.tokenizer.vocab_size:,} "
         "ids."
     )

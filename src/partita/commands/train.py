@@ -154,6 +154,10 @@ def run(words: Sequence[str]) -> int:
     return code
 
 
+def _size(number: int) -> str:
+    return f"{number / 1e6:.1f} M" if number >= 100_000 else f"{number:,}"
+
+
 class Display:
     """What a run shows while it goes."""
 
@@ -199,7 +203,7 @@ class Display:
         self.console.print(summary(setting.prepared), soft_wrap=True)
         where = setting.device if setting.processes == 1 else f"{setting.processes} processes"
         self.console.print(
-            f"{self.recipe.method.name}, {setting.parameters / 1e6:.1f} M parameters, on {where}. "
+            f"{self.recipe.method.name}, {_size(setting.parameters)} parameters, on {where}. "
             f"{self.aim(setting)}",
             soft_wrap=True,
         )

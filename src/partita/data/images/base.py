@@ -77,7 +77,7 @@ def byte_pixels(
     require(
         tuple(pixels.shape[1:]) == shape,
         "images",
-        f"are {list(pixels.shape[1:])} (channels, rows, columns), expected {list(shape)}",
+        f"of {list(pixels.shape[1:])} (channels, rows, columns), where {list(shape)} are expected",
         "read them with the size and colours that this was made for",
     )
     return pixels
