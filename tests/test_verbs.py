@@ -251,6 +251,16 @@ def test_an_exported_model_is_the_model(capsys, tmp_path):
     assert not (tmp_path / "exported/training.safetensors").exists()
 
 
+def test_weights_in_half_of_the_space(tmp_path):
+    for name, more in (("whole", []), ("half", ["--precision", "bfloat16"])):
+        assert main(["export", "runs/corpus-mdlm", str(tmp_path / name), *more]) == 0
+    files = [tmp_path / name / "model.safetensors" for name in ("whole", "half")]
+    whole, half = (file.stat().st_size for file in files)
+    assert 0.45 * whole < half < 0.55 * whole
+    old, new = (partita.load(tmp_path / name).method.state_dict() for name in ("whole", "half"))
+    assert all(torch.equal(new[name], old[name].bfloat16().float()) for name in old)
+
+
 def test_a_printed_recipe_can_be_read_again(here, capsys):
     assert main(["train", "corpus.txt", "--training.seed", "4", "--print_config"]) == 0
     text = capsys.readouterr().out

@@ -555,6 +555,7 @@ TABLE: dict[str, dict[str, str]] = {
         "hollow new": "model: hollow holds neither a model",
         "notes.txt new": "model: notes.txt is no folder of safetensors and JSON; pickled",
         "weights.pt new": "model: weights.pt is no folder of safetensors and JSON; pickled",
+        "mdlm new --precision half": "--precision: unknown name 'half'; known: bfloat16, float32",
         "mdlm hollow": "out: hollow exists already; choose another folder",
         "mdlm mdlm": "out: mdlm exists already; choose another folder",
         "mdlm notes.txt": "out: notes.txt exists already; choose another folder",

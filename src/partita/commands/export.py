@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from rich.console import Console
@@ -16,6 +17,8 @@ from partita.errors import InputError, require
 from partita.files import check_folder
 from partita.hub.trained import TrainedModel, load
 
+PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -23,6 +26,9 @@ class Options:
 
     model: str
     out: str
+    precision: str | None = None
+    """Round the weights to bfloat16, which halves the file, or float32; as they are unless given.
+    (What is computed with them is float32 in either case.)"""
     push: str | None = None
     """Upload to the Hugging Face hub under this id, such as name/model."""
     private: bool = False
@@ -30,6 +36,9 @@ class Options:
 
     def __post_init__(self) -> None:
         require(bool(self.out), "out", "is empty", "name a folder")
+        known = self.precision is None or self.precision in PRECISIONS
+        problem = f"unknown name {self.precision!r}"
+        require(known, "--precision", problem, f"known: {', '.join(PRECISIONS)}")
         lonely = self.private and self.push is None
         require(not lonely, "--private", "nothing is uploaded", "give --push NAME/MODEL too")
         if self.push is not None:
@@ -47,6 +56,7 @@ def options(words: Sequence[str]) -> Options:
         "that only training needs. partita.load reads it, from disk or from the hub.",
         [
             "partita export runs/notes-mdlm notes-model",
+            "partita export runs/notes-mdlm notes-model --precision bfloat16",
             "partita export runs/notes-mdlm notes-model --push NAME/notes-model",
         ],
     )
@@ -61,6 +71,8 @@ def run(words: Sequence[str]) -> None:
     require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
     check_folder(out.parent, "out")
     model = load(chosen.model, device="cpu")
+    if chosen.precision is not None:
+        model.method.to(PRECISIONS[chosen.precision])
     model.save(out)
     console = Console(highlight=False)
     console.print(f"Exported to {out}", soft_wrap=True)

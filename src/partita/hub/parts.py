@@ -98,7 +98,9 @@ def build(
     require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
     expected = {name: (tensor.shape, dtype) for name, tensor in method.state_dict().items()}
     format.check_tensors(path, weights, expected)
-    method.load_state_dict(weights, assign=True)
+    # Half precision is a way to store weights: what is computed with them is float32.
+    wide = dtype if dtype.itemsize > 2 else torch.float32
+    method.load_state_dict({name: x.to(wide) for name, x in weights.items()}, assign=True)
     return method.eval()
 
 
