@@ -16,6 +16,7 @@ import partita
 from partita.commands import main
 from partita.commands.show import printable
 from partita.data.blanks import infill_prompt
+from partita.errors import InputError
 from partita.evaluation.consistency import score_consistency
 from partita.evaluation.texts import windows
 from partita.hub import checkpoints
@@ -249,6 +250,19 @@ def test_an_exported_model_is_the_model(capsys, tmp_path):
     old, new = partita.load("runs/corpus-mdlm"), partita.load(out)
     assert new.sample(2, seed=1) == old.sample(2, seed=1)
     assert not (tmp_path / "exported/training.safetensors").exists()
+
+
+def test_texts_in_the_precision_that_is_asked_for():
+    model = partita.load("runs/corpus-mdlm", device="cpu")
+    seen = []
+    hook = model.method.network.head.register_forward_hook(lambda *x: seen.append(x[2].dtype))
+    for precision, dtype in ((None, torch.float32), ("bfloat16", torch.bfloat16)):
+        seen.clear()
+        assert len(model.sample(2, steps=3, precision=precision)) == 2
+        assert set(seen) == {dtype}
+    hook.remove()
+    with pytest.raises(InputError, match="precision: unknown name 'half'"):
+        model.sample(2, precision="half")
 
 
 def test_weights_in_half_of_the_space(tmp_path):

@@ -192,6 +192,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "sample": {
         "": "model: must be given; partita sample --help",
+        "mdlm --precision half": "--precision: unknown name 'half'; known: bfloat16, float32",
+        "mdlm --speed warp": "--speed: unknown name 'warp'; known: auto, plain, captured",
         "nowhere": "model: nowhere does not exist",
         "nobody/nothing": "model: nobody/nothing is no folder here, and the hub does not give it",
         "notes.txt": "model: notes.txt is no folder of safetensors and JSON; pickled",

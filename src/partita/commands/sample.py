@@ -43,6 +43,9 @@ class Drawing:
     """How much stronger the label shall pull than it does by itself; 0 for as it is."""
     guidance_schedule: str | None = None
     """How that grows as tokens are revealed: constant, linear or cosine."""
+    precision: str | None = None
+    """float32 or bfloat16; a GPU asks masked models in the precision of their training unless
+    told, everything else is float32."""
     speed: str | None = None
     """plain, captured (a program of fixed shape, for GPUs), compiled (the same with compiled
     blocks, for many texts), or auto."""
@@ -72,7 +75,7 @@ class Drawing:
     def given(self) -> dict[str, Any]:
         """What was asked for, as arguments of `TextModel.sample`."""
         names = ["sampler", "steps", "temperature", "top_k", "top_p", "label", "seed"]
-        names += ["guidance", "guidance_schedule", "speed"]
+        names += ["guidance", "guidance_schedule", "precision", "speed"]
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None} | self.options
 

@@ -14,7 +14,7 @@ from partita.data.images import Images
 from partita.errors import require
 from partita.evaluation.likelihood import Estimate, nelbo
 from partita.hub.trained import TrainedModel
-from partita.samplers import Prompt, sample
+from partita.samplers import Prompt
 from partita.samplers.base import Step
 
 Pixels = UInt8[Tensor, "N C H W"]
@@ -39,7 +39,7 @@ class ImageModel(TrainedModel):
         `sampling` section fills in the rest.
         """
         chosen = self.drawing(options) | {"label": self._labels(label)}
-        return self.decode(sample(self.method, count, length=self.length, **chosen))  # type: ignore[arg-type]
+        return self.decode(self.drawn(count, length=self.length, **chosen))
 
     def infill(
         self,
@@ -56,7 +56,7 @@ class ImageModel(TrainedModel):
         require(fits, "known", problem, "say of each token whether it is known")
         prompt = Prompt(tokens, known.flatten().expand_as(tokens)).to(self.device)
         chosen = self.drawing(options) | {"label": self._labels(label)}
-        return self.decode(sample(self.method, prompt=prompt, **chosen))  # type: ignore[arg-type]
+        return self.decode(self.drawn(prompt=prompt, **chosen))
 
     def bits_per_dimension(
         self,

@@ -17,7 +17,6 @@ from partita.evaluation.likelihood import Estimate, nelbo, replicate_nats, stand
 from partita.evaluation.texts import windows
 from partita.hub.trained import TrainedModel
 from partita.methods.base import is_flexible
-from partita.samplers import sample
 
 _VISITS = 16  # of each replicate, to a text that is scored as a whole
 
@@ -62,9 +61,10 @@ class TextModel(TrainedModel):
     ) -> list[str]:
         """Texts that the model writes, after a prompt if one is given.
 
-        `options` go to `partita.sample`; the recipe's `sampling` section fills in the rest. A model
-        of flexible length decides where its texts end; `length` is then the most that one may have.
-        A `label` is the name or the number of a class that the model has learned.
+        `options` go to `partita.sample`; the recipe's `sampling` section fills in the rest.
+        `precision` may be "float32" or "bfloat16" (see `drawn`). A model of flexible length decides
+        where its texts end; `length` is then the most that one may have. A `label` is the name or
+        the number of a class that the model has learned.
         """
         place: dict[str, Any] = {"label": self.label_number(label)}
         length = self.length if length is None else length
@@ -74,7 +74,7 @@ class TextModel(TrainedModel):
         if not prompt or self.flexible:
             place["length"] = length
         chosen = self.drawing(options)
-        return self.decode(sample(self.method, count, **place, **chosen))  # type: ignore[arg-type]
+        return self.decode(self.drawn(count, **place, **chosen))
 
     def infill(
         self,
@@ -97,7 +97,7 @@ class TextModel(TrainedModel):
         require(self.flexible or not flexible, "flexible", problem, remedy)
         prompt = infill_prompt(self.tokenizer, text, blank_tokens, flexible=flexible)
         chosen = self.drawing(options) | {"label": self.label_number(label)}
-        return self.decode(sample(self.method, count, prompt=prompt.to(self.device), **chosen))  # type: ignore[arg-type]
+        return self.decode(self.drawn(count, prompt=prompt.to(self.device), **chosen))
 
     def score(
         self, text: str, *, label: str | int | None = None, replicates: int = 8, seed: int = 0

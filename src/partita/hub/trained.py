@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from huggingface_hub import ModelHubMixin
-from torch import nn
+from jaxtyping import Int64
+from torch import Tensor, nn
 
 from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.kinds import AnyTokenizer
@@ -17,6 +18,7 @@ from partita.hub.card import model_card
 from partita.hub.find import find
 from partita.hub.parts import config, read, tokenizer_files
 from partita.recipe import Recipe
+from partita.samplers import sample
 from partita.training.distribution import choose_device
 
 _SHOWN = 12  # classes that a message names
@@ -75,6 +77,24 @@ class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusio
         if options.get("sampler") not in (None, usual["sampler"]):
             usual = {}
         return usual | options
+
+    def drawn(
+        self, count: int | None = None, *, precision: str | None = None, **options: Any
+    ) -> Int64[Tensor, "B L"]:
+        """Tokens by `partita.sample`, which takes the options.
+
+        Products are float32 unless told; but on a GPU a masked model that was trained in bfloat16
+        is asked in bfloat16 too.
+        """
+        masked = self.method.family == "masked"
+        trained = self.recipe.training.precision
+        usual = trained if masked and self.device.type == "cuda" else "float32"
+        chosen = usual if precision is None else precision
+        known = ("bfloat16", "float32")
+        problem = f"unknown name {chosen!r}"
+        require(chosen in known, "precision", problem, f"known: {', '.join(known)}")
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=chosen == "bfloat16"):
+            return sample(self.method, count, **options)  # type: ignore[arg-type]
 
     # Files ---------------------------------------------------------------------------------------
 
