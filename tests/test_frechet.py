@@ -192,7 +192,7 @@ def test_what_a_classifier_refuses(sets, trained):
         trained.accuracy(sets[1].bytes())
     with pytest.raises(InputError, match="297 images have 3 labels"):
         trained.accuracy(sets[1], torch.zeros(3, dtype=torch.long))
-    with pytest.raises(InputError, match=r"are \[3, 8, 8\]"):
+    with pytest.raises(InputError, match=r"of \[3, 8, 8\]"):
         trained.features(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
     for name, value in {"shift": -1, "smoothing": 1.0, "steps": 0}.items():
         with pytest.raises(InputError) as caught:
