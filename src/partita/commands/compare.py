@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.judging import BATCH, Identified, judged, load_identified, load_judge
+from partita.commands.judging import Identified, judged, load_identified, load_judge, written
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
@@ -137,13 +137,12 @@ def _quality(
     bar: Progress,
 ) -> Quality:
     """The texts that a model writes in so many steps."""
-    texts: list[str] = []
+
+    def write(count: int, first: int) -> list[str]:
+        return model.sample(count, length=chosen.length, steps=steps, seed=chosen.seed, first=first)
+
     began = time.monotonic()
-    for first in range(0, chosen.samples, BATCH):
-        count = min(BATCH, chosen.samples - first)
-        place = {"length": chosen.length, "steps": steps, "seed": chosen.seed, "first": first}
-        texts += model.sample(count, **place)  # type: ignore[arg-type]
-        bar.advance(bar.task_ids[0], count)
+    texts = written(chosen.samples, write, lambda count: bar.advance(bar.task_ids[0], count))
     seconds = time.monotonic() - began
     ids = [model.tokenizer.encode(text) for text in texts]
     entropies = torch.tensor([unigram_entropy([row]) for row in ids], dtype=torch.float64)

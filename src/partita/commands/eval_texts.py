@@ -11,7 +11,7 @@ import torch
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.judging import BATCH, Identified, described, load_judge
+from partita.commands.judging import Identified, described, load_judge, written
 from partita.data.documents import Corpus
 from partita.data.hugging_face import PREFIX
 from partita.data.prepare import cache_key
@@ -101,11 +101,11 @@ def _samples(
 ) -> dict[str, Any]:
     """Texts of the model's own sampling section, and what can be said of them."""
     task = bar.add_task("samples", total=chosen.samples)
-    texts: list[str] = []
-    for first in range(0, chosen.samples, BATCH):
-        count = min(BATCH, chosen.samples - first)
-        texts += model.sample(count, seed=chosen.seed, first=first, **chosen.drawing())
-        bar.update(task, completed=len(texts))
+
+    def write(count: int, first: int) -> list[str]:
+        return model.sample(count, seed=chosen.seed, first=first, **chosen.drawing())
+
+    texts = written(chosen.samples, write, lambda count: bar.advance(task, count))
     cut = not model.flexible  # windows of a long text begin and end anywhere
     return described(texts, model.tokenizer, words, examiner, cut_ends=cut)
 

@@ -1,7 +1,8 @@
-"""Models as verbs load them: which one it is, whether it is one of text, whether it may judge."""
+"""Models as verbs load and use them: which one it is, whether it may judge, what it writes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +24,18 @@ from partita.methods import AR
 
 BATCH = 32  # texts drawn at a time
 Identified = tuple[TextModel, dict[str, str]]
+
+
+def written(
+    total: int, write: Callable[[int, int], list[str]], advance: Callable[[int], object]
+) -> list[str]:
+    """So many texts, some at a time: `write` is told how many, and the number of the first."""
+    texts: list[str] = []
+    for first in range(0, total, BATCH):
+        count = min(BATCH, total - first)
+        texts += write(count, first)
+        advance(count)
+    return texts
 
 
 def load_any(name: str, device: str) -> tuple[TrainedModel, dict[str, str]]:

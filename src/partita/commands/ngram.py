@@ -16,7 +16,7 @@ from rich.table import Table
 
 from partita.commands.accuracy import BLANKS, add_bits
 from partita.commands.eval_texts import add_likelihood, add_samples
-from partita.commands.judging import BATCH, Identified, described, load_identified, load_judge
+from partita.commands.judging import Identified, described, load_identified, load_judge, written
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.show import progress_bar
 from partita.data.documents import Corpus
@@ -256,12 +256,12 @@ def _samples(
 ) -> dict[str, Any]:
     """Texts, and what `partita eval` says of a model's."""
     task = bar.add_task("samples", total=chosen.samples)
-    texts: list[str] = []
-    for first in range(0, chosen.samples, BATCH):
-        count = min(BATCH, chosen.samples - first)
+
+    def write(count: int, first: int) -> list[str]:
         tokens = model.sample(count, setting.length, seed=chosen.seed, first=first)
-        texts += [setting.tokenizer.decode(row) for row in tokens.tolist()]
-        bar.update(task, completed=len(texts))
+        return [setting.tokenizer.decode(row) for row in tokens.tolist()]
+
+    texts = written(chosen.samples, write, lambda count: bar.advance(task, count))
     words = WordList.of_corpus(corpus)
     return described(texts, setting.tokenizer, words, examiner, cut_ends=True)
 
