@@ -252,6 +252,13 @@ def test_an_exported_model_is_the_model(capsys, tmp_path):
     assert not (tmp_path / "exported/training.safetensors").exists()
 
 
+def test_a_loss_that_is_no_bound_is_called_so(tmp_path, capsys):
+    words = ["train", "corpus.txt", "--training.steps", "1", "--run.previews", "0"]
+    for law, no_bound in (("subset", False), ("unweighted", True)):
+        assert main([*words, "--method.law", law, "--out", str(tmp_path / law)]) == 0
+        assert ("is no bound" in capsys.readouterr().out.replace("\n", " ")) is no_bound
+
+
 def test_texts_in_the_precision_that_is_asked_for():
     model = partita.load("runs/corpus-mdlm", device="cpu")
     seen = []

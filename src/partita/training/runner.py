@@ -140,7 +140,7 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World, signals: 
         str(world.device),
         world.size,
         left_out(recipe, prepared),
-        bounded=(recipe.method.law or getattr(method, "default_law", "")) != "unweighted",
+        bounded=getattr(getattr(method, "law", None), "bound", True),
     )
     if world.first:
         watcher.ready(setting)
