@@ -16,6 +16,8 @@ from partita.fast import cross_entropy
 from partita.fast.cross_entropy import weighted_nats
 from partita.fast.program import Program
 from partita.methods import METHODS
+from partita.networks.attention import _attend_on_cpu
+from partita.networks.layouts import Segments
 from partita.networks.options import TransformerOptions
 from partita.samplers import sample
 
@@ -24,6 +26,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("there is neither a GPU nor TRITON_INTERPRET=1", allow_module_level=True)
 
+attention = import_module("partita.fast.kernels.attention")
 draws = import_module("partita.fast.kernels.draws")
 scores = import_module("partita.fast.kernels.scores")
 draw_tokens, score_rows, on_cpu = draws.draw_tokens, scores.score_rows, cross_entropy._scored
@@ -163,12 +166,53 @@ def test_a_program_that_draws_by_the_kernel(name, monkeypatch):
         parameter.data = 0.5 * random(*parameter.shape, seed=index)
     plain = sample(model, 2, steps=2, speed="plain")
 
-    def by_kernel(self, vectors, u):
-        logits = torch.nn.functional.linear(vectors, self.head.weight, self.head.bias)
+    def by_kernel(self, logits, u):
         return draw_tokens(logits, u, self.decoding, self.forbidden)
 
     monkeypatch.setattr(Program, "_draw", by_kernel)
     assert torch.equal(sample(model, 2, steps=2, speed="captured"), plain)
+
+
+# Attention ---------------------------------------------------------------------------------------
+
+LENGTHS = {
+    "few": ([3, 1, 9], [5, 2, 200]),
+    "many": ([70, 2, 64], [130, 1, 65]),
+    "one": ([1], [1]),
+    "nothing to read": ([4, 3, 2], [0, 6, 0]),
+    "nobody reads": ([0, 5, 0], [3, 6, 7]),
+}
+
+
+def offsets_of(lengths):
+    return torch.tensor([0, *lengths], device=DEVICE).cumsum(0).int()
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("width", [16, 64])
+def test_attention_inside_segments(lengths, width):
+    """Keys and values are views of one tensor, and slots after the last segment hold nonsense."""
+    dtype = torch.float32 if INTERPRETED else torch.bfloat16
+    queries, keys = LENGTHS[lengths]
+    query = random(sum(queries) + 3, 2, width).to(dtype)
+    both = random(sum(keys) + 2, 2, 2, width, seed=1).to(dtype)
+    query[sum(queries) :], both[sum(keys) :] = torch.nan, torch.nan
+    key, value = both.unbind(1)
+    assert attention.fits(query, key, value)
+    layout = Segments(offsets_of(queries), offsets_of(keys), max(queries), max(keys))
+    given = layout.query_offsets, layout.key_offsets
+    ours = attention.attend_packed(query, key, value, *given, max(queries) + 5)
+    real = (x[: sum(n)].double().cpu() for x, n in ((query, queries), (key, keys), (value, keys)))
+    theirs = _attend_on_cpu(*real, layout.to("cpu"))
+    near = 1e-5 if INTERPRETED else 2e-2
+    torch.testing.assert_close(ours[: sum(queries)].double().cpu(), theirs, rtol=near, atol=near)
+
+
+def test_heads_that_the_kernel_cannot_read():
+    query = random(4, 2, 24)
+    assert not attention.fits(query, query, query)
+    apart = random(4, 16, 2).transpose(1, 2)
+    assert not attention.fits(apart, apart, apart)
 
 
 # Scores ------------------------------------------------------------------------------------------
@@ -184,7 +228,7 @@ def plain_scores(logits, *rest):
 def assert_scored(logits, targets, forbidden=-1, narrow=torch.float32):
     weights = random(len(logits), seed=5)
     weights[0] = 0.0
-    given = logits, targets, weights, forbidden, narrow
+    given = logits, logits.shape[1], targets, weights, forbidden, narrow
     ours, theirs = score_rows(*given, True), plain_scores(*given, True)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     assert ours[1].dtype == narrow
@@ -232,7 +276,7 @@ def test_a_target_that_cannot_be_is_infinitely_surprising():
     """Nor is memory read that belongs to another row."""
     logits = random(4, BLOCK)
     targets = torch.tensor([3, BLOCK, -1, 4], device=DEVICE)
-    nats, _ = score_rows(logits, targets, random(4), 3, torch.float32, True)
+    nats, _ = score_rows(logits, BLOCK, targets, random(4), 3, torch.float32, True)
     assert nats.isinf().tolist() == [True, True, True, False]
 
 
@@ -240,13 +284,27 @@ def test_scores_in_low_precision_and_of_rows_that_lie_apart():
     wide = random(4, BLOCK + 9)
     assert_scored(wide[:, : BLOCK + 2], targets_of(4, BLOCK + 2))
     logits, targets, weights = random(4, BLOCK), targets_of(4, BLOCK), random(4, seed=5)
-    _, exact = score_rows(logits, targets, weights, -1, torch.float32, True)
-    _, slope = score_rows(logits, targets, weights, -1, torch.bfloat16, True)
+    _, exact = score_rows(logits, BLOCK, targets, weights, -1, torch.float32, True)
+    _, slope = score_rows(logits, BLOCK, targets, weights, -1, torch.bfloat16, True)
     torch.testing.assert_close(slope, exact.bfloat16())
 
 
+def test_columns_beyond_the_outputs():
+    """They are there to make the number of columns even, whatever they hold."""
+    size = BLOCK + 3
+    logits, targets, weights = random(5, size + 8), targets_of(5, size), random(5, seed=5)
+    logits[:, size:] = torch.tensor([50.0, torch.nan, torch.inf, -torch.inf, 0, 1, 2, 3])
+    rest = targets, weights, 1, torch.float32, True
+    nats, slope = score_rows(logits, size, *rest)
+    assert not slope[:, size:].any()
+    expected = score_rows(logits[:, :size].contiguous(), size, *rest)
+    torch.testing.assert_close((nats, slope[:, :size]), expected, rtol=0, atol=0)
+
+
 def test_no_rows_to_score():
-    nats, slope = score_rows(random(0, 5), targets_of(1, 5)[:0], random(0), -1, torch.float32, True)
+    nats, slope = score_rows(
+        random(0, 5), 5, targets_of(1, 5)[:0], random(0), -1, torch.float32, True
+    )
     assert nats.shape == (0,)
     assert slope.shape == (0, 5)
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from partita.evaluation.roofline import Work, sampling_work
 from partita.evaluation.speed import Contestant
+from partita.fast.compilation import compile_parts
 from partita.methods import METHODS
 from partita.networks.options import DecoderOptions, TransformerOptions
 from partita.randomness import Noise
 from partita.samplers import sample
-from partita.training.distribution import blocks_of
 from partita.training.optimisers import OPTIMISERS
 from partita.training.throughput import flops_per_token
 
@@ -80,8 +80,7 @@ def training_contestants(
                 method.network.packed = packed
             method.network.fused = speed == "compiled"
             if speed == "compiled":
-                for block in blocks_of(method.network):
-                    block.compile()
+                compile_parts(method.network)
             (optimiser,) = OPTIMISERS["adamw"](method, 1e-4, 0.0)
             flops = flops_per_token(method, network) * rows.numel() * steps
             named = _TRAINING_NAMES.get((name, packed), name)

@@ -40,6 +40,8 @@ class Answer:
 
     timed: bool
     network: Transformer | PartitionTransformer
+    head: Float[Tensor, "rows W"]
+    """The head's weights, padded to an even number of rows."""
     pull: Pull | None = None
 
     def __call__(self, visible: Stretch, asked: Stretch, board: Board) -> Float[Tensor, "N V"]:
@@ -102,7 +104,8 @@ class Answer:
         """Of half precision, products leave their float32 sums as they are."""
         head = self.network.head
         if vectors.is_cuda and vectors.dtype in (torch.float16, torch.bfloat16):
-            logits = torch.mm(vectors, head.weight.T, out_dtype=torch.float32)
+            logits = torch.mm(vectors, self.head.T, out_dtype=torch.float32)
+            logits = logits[:, : len(head.weight)]
             return logits if head.bias is None else logits + head.bias
         return F.linear(vectors, head.weight, head.bias)
 

@@ -16,7 +16,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-CHUNK_BYTES = 1 << 30  # of logits in float32
+from partita.fast.evenness import padded
+
+CHUNK_BYTES = 1 << 29  # of logits in float32
 
 
 def weighted_nats(
@@ -58,27 +60,29 @@ class _WeightedNats(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         wanted = wanted and any(ctx.needs_input_grad[:3])
+        size = len(head)
+        head = padded(head)
         to_hidden = torch.empty_like(hidden) if wanted else None
         to_head = torch.zeros(head.shape, dtype=wide, device=head.device) if wanted else None
         to_bias = torch.zeros_like(bias, dtype=wide) if wanted and bias is not None else None
         nats = torch.empty(len(hidden), dtype=wide, device=hidden.device)
-        size = max(1, CHUNK_BYTES // (4 * len(head)))
+        tokens = max(1, CHUNK_BYTES // (4 * len(head)))
         with torch.autocast(hidden.device.type, enabled=False):
-            for start in range(0, len(hidden), size):
-                part = slice(start, start + size)
+            for start in range(0, len(hidden), tokens):
+                part = slice(start, start + tokens)
                 logits = _product(hidden[part], head.T, wide)
                 if bias is not None:
-                    logits += bias
+                    logits[:, :size] += bias
                 nats[part], slope = _scored(
-                    logits, targets[part], weights[part], forbidden, hidden.dtype, wanted
+                    logits, size, targets[part], weights[part], forbidden, hidden.dtype, wanted
                 )
                 if to_hidden is not None and to_head is not None and slope is not None:
                     to_hidden[part] = slope @ head
                     to_head += _product(slope.T, hidden[part], wide)
                     if to_bias is not None:
-                        to_bias += slope.sum(0, dtype=wide)
-        if wanted:
-            ctx.save_for_backward(to_hidden, to_head, to_bias)
+                        to_bias += slope[:, :size].sum(0, dtype=wide)
+        if to_head is not None:
+            ctx.save_for_backward(to_hidden, to_head[:size], to_bias)
         ctx.types = hidden.dtype, head.dtype, None if bias is None else bias.dtype
         ctx.mark_non_differentiable(nats)
         return (nats * weights.to(wide)).sum(), nats
@@ -103,17 +107,22 @@ def _product(left: Tensor, right: Tensor, wide: torch.dtype) -> Tensor:
 
 def _scored(
     logits: Tensor,
+    size: int,
     targets: Tensor,
     weights: Tensor,
     forbidden: int,
     narrow: torch.dtype,
     wanted: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Nats of the targets, and the slope of the weighted sum by the logits: w (softmax - x)."""
+    """Nats of the targets, and the slope of the weighted sum by the logits: w (softmax - x).
+
+    There are `size` outputs; columns beyond them are there to make the number even.
+    """
     if logits.is_cuda and logits.dtype == torch.float32:
         from partita.fast.kernels.scores import score_rows
 
-        return score_rows(logits, targets, weights, forbidden, narrow, wanted)
+        return score_rows(logits, size, targets, weights, forbidden, narrow, wanted)
+    logits[:, size:] = -torch.inf
     if forbidden >= 0:
         logits[:, forbidden] = -torch.inf
     total = logits.logsumexp(-1)

@@ -10,19 +10,20 @@ On a CPU the same step runs uncaptured, at its exact size.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.categorical import Decoding, sample_categorical
 from partita.fast.timetable import Stretch, Timetable
 from partita.methods.mdlm import subs
 
-SIZES = 16  # graphs for the lengths from nothing to everything
+SIZES = 32  # graphs for the lengths from nothing to everything
 LEAST = 64  # slots of the smallest one
 WARM_UPS = 2
 
@@ -102,6 +103,7 @@ class Program:
     """The mask, which is no token."""
     board: Board
     decoding: Decoding
+    compiled: bool = False
     graphs: dict[Sizes, torch.cuda.CUDAGraph] = field(default_factory=dict)
     pool: Any = None
 
@@ -147,18 +149,17 @@ class Program:
 
     def _step(self, sizes: Sizes) -> None:
         board = self.board
-        begin, end = board.known[board.now][0], board.known[board.now + 1][0]
-        nothing = torch.zeros_like(begin)
-        visible = Stretch.of(board.order, nothing, begin, sizes.read)
-        asked = Stretch.of(board.order, begin, end, sizes.asked)
+        before = self._fused(_stretches)
+        visible, asked = before(board.order, board.known, board.now, sizes.read, sizes.asked)
         with torch.autocast(board.tokens.device.type, enabled=False):  # the twin has its precision
             logits = self.logits(visible, asked, board)
             tokens, broken = self._draw(logits, board.uniforms[asked.rows, asked.positions])
-        batch, length = board.order.shape
-        where = torch.where(asked.real, asked.rows * length + asked.positions, batch * length)
-        board.tokens.index_put_((where,), tokens)
-        board.broken.add_((broken & asked.real).sum())
-        board.now.add_(1)
+        after = self._fused(_record)
+        after(board.tokens, board.broken, board.now, asked, board.order.shape[1], tokens, broken)
+
+    def _fused(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Many small kernels as a few, if the program is compiled."""
+        return _fused(work) if self.compiled else work
 
     def _draw(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         if not logits.is_cuda:
@@ -167,3 +168,40 @@ class Program:
         from partita.fast.kernels.draws import draw_tokens
 
         return draw_tokens(logits, u, self.decoding, forbidden=self.forbidden)
+
+
+# Around the network ------------------------------------------------------------------------------
+
+
+def _stretches(
+    order: Int64[Tensor, "B L"],
+    known: Int64[Tensor, "times B"],
+    now: Int64[Tensor, "1"],
+    read: int,
+    asked: int,
+) -> tuple[Stretch, Stretch]:
+    """What the step reads, and what it asks for."""
+    begin, end = known[now][0], known[now + 1][0]
+    nothing = torch.zeros_like(begin)
+    return Stretch.of(order, nothing, begin, read), Stretch.of(order, begin, end, asked)
+
+
+def _record(
+    tokens: Int64[Tensor, "B_times_L_plus_1"],
+    broken: Int64[Tensor, "1"],
+    now: Int64[Tensor, "1"],
+    asked: Stretch,
+    length: int,
+    drawn: Int64[Tensor, "N"],
+    bad: Bool[Tensor, "N"],
+) -> None:
+    """Write what was drawn, and go on to the next step."""
+    where = torch.where(asked.real, asked.rows * length + asked.positions, tokens.numel() - 1)
+    tokens.index_put_((where,), drawn)
+    broken.add_((bad & asked.real).sum())
+    now.add_(1)
+
+
+@functools.cache
+def _fused(work: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(work, dynamic=True)

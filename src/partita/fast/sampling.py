@@ -23,13 +23,14 @@ from partita.categorical import Decoding
 from partita.errors import require
 from partita.fast import has_plain_softmax
 from partita.fast.answers import Answer, Pull
+from partita.fast.compilation import compile_parts
+from partita.fast.evenness import pad_in_place
 from partita.fast.program import Board, Program
 from partita.fast.timetable import Timetable
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
 from partita.randomness import Purpose
-from partita.training.distribution import blocks_of
 
 if TYPE_CHECKING:
     from partita.samplers.base import Session
@@ -44,6 +45,8 @@ class Programs:
     """A twin of a model's network, and the programs that run it."""
 
     network: Transformer | PartitionTransformer
+    head: Tensor
+    """Its head's weights, padded to an even number of rows."""
     form: Any
     programs: dict[Any, Program] = field(default_factory=dict)
 
@@ -158,8 +161,8 @@ def _program(
     if program is None:
         with torch.inference_mode(False):
             board = Board.blank(batch, length, times, canvas.tokens.device)
-        answer = Answer(model.timed, held.network, pull)
-        program = Program(answer, model.mask_id, board, decoding)
+        answer = Answer(model.timed, held.network, held.head, pull)
+        program = Program(answer, model.mask_id, board, decoding, compiled)
     try:
         yield program
     finally:
@@ -179,7 +182,8 @@ def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Prog
     held = twins.get((dtype, compiled))
     if held is None or held.form != form:
         with torch.inference_mode(False):  # what is made inside could not be written to outside
-            held = Programs(_twin(network, dtype, compiled), form)
+            twin = _twin(network, dtype, compiled)
+            held = Programs(twin, pad_in_place(twin.head), form)
         twins[dtype, compiled] = held
     torch._foreach_copy_([*held.network.parameters()], weights)
     return held
@@ -188,6 +192,5 @@ def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Prog
 def _twin(network: Any, dtype: torch.dtype | None, compiled: bool) -> Any:  # noqa: ANN401 - as given
     twin = copy.deepcopy(network).to(dtype=dtype).eval().requires_grad_(False)
     if compiled:
-        for block in blocks_of(twin):
-            block.compile(dynamic=True)
+        compile_parts(twin, dynamic=True)
     return twin

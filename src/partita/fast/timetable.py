@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn import functional as F
+
+from partita.networks.layouts import segment_at
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,7 @@ class Timetable:
         )
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Packed places of a batch: one stretch of each row's order, in slots that may be too many."""
 
     rows: Int64[Tensor, "N"]
@@ -87,7 +89,7 @@ class Stretch:
         batch, length = order.shape
         offsets = F.pad((end - first).cumsum(0), (1, 0))
         slot = torch.arange(slots, device=order.device)
-        segments = torch.searchsorted(offsets[1:].contiguous(), slot, right=True)
+        segments = segment_at(offsets, slots)
         rows = segments.clamp(max=batch - 1)
         place = (first[rows] + slot - offsets[rows]).clamp(0, length - 1)
         owners = torch.arange(batch, device=order.device)

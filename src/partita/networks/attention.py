@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.varlen import varlen_attn
 
+from partita.fast import KERNELS
 from partita.networks.layers import Rotary, rms_normalise
-from partita.networks.layouts import DENSE, Dense, Layout, Segments
+from partita.networks.layouts import DENSE, Dense, Layout, Segments, segment_at
 
 CALL_PAIRS = 2048  # what one more kernel call costs on a CPU, in pairs of a query and a key
 
@@ -87,6 +88,13 @@ def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: Dense) -> T
 
 
 def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
+    if KERNELS and not layout.causal and not torch.is_grad_enabled():
+        from partita.fast.kernels.attention import attend_packed, fits
+
+        if fits(query, key, value):
+            offsets = layout.query_offsets, layout.key_offsets
+            packed: Tensor = attend_packed(query, key, value, *offsets, layout.max_queries)
+            return packed
     attended = varlen_attn(
         query,
         key,
@@ -108,9 +116,7 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: Segments) ->
     where one document is long and the others are short.
     """
     batch, length = query.shape[:2]
-    offsets = layout.query_offsets
-    tokens = torch.arange(batch * length, device=offsets.device, dtype=offsets.dtype)
-    segment = torch.bucketize(tokens, offsets[1:], right=True).view(batch, length)
+    segment = segment_at(layout.query_offsets, batch * length).view(batch, length)
     mask = segment[:, :, None] == segment[:, None, :]
     if layout.causal:
         mask = mask.tril()
@@ -156,8 +162,7 @@ def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: Segments) 
     padded = _attend_dense(query[query_slots], key[key_slots], value[key_slots], Dense(mask))
     # Where each query stands in the table: no count of real entries has to be waited for.
     place = torch.arange(len(query), device=query.device, dtype=layout.query_offsets.dtype)
-    segment = torch.bucketize(place, layout.query_offsets[1:].contiguous(), right=True)
-    segment = segment.clamp(max=len(padded) - 1)
+    segment = segment_at(layout.query_offsets, len(query)).clamp(max=len(padded) - 1)
     within = (place - layout.query_offsets[segment]).clamp(max=layout.max_queries - 1)
     return padded[segment, within]
 

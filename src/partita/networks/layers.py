@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -72,8 +72,7 @@ def on_grid(
     return positions // columns, positions % columns
 
 
-@dataclass(frozen=True)
-class Rotary:
+class Rotary(NamedTuple):
     """Rotary positions: channel pairs (i, i + D/2) turn by position * base^(-2i/D).
 
     On a grid, the first half of the pairs turns with the row and the second half with the column,

@@ -101,5 +101,15 @@ class Segments:
         return torch.arange(starts.numel(), device=starts.device) - starts
 
 
+def segment_at(offsets: Int[Tensor, "offsets"], places: int) -> Int[Tensor, "N"]:
+    """The segment of each of so many packed places; the number after the last one for the rest.
+
+    All offsets are searched, and none is left out before: compiled for a GPU, a search in
+    `offsets[1:]` begins at the first one.
+    """
+    place = torch.arange(places, device=offsets.device, dtype=offsets.dtype)
+    return torch.bucketize(place, offsets, right=True) - 1
+
+
 Layout = Dense | Segments
 DENSE = Dense()

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from partita.data.batches import Batch, Order
 from partita.errors import InputError, require
 from partita.evaluation.likelihood import Estimate, bound_ends
+from partita.fast.compilation import compile_parts
 from partita.methods.ar import AR
 from partita.methods.base import Loss
 from partita.methods.masked_method import MaskedMethod
@@ -29,7 +30,6 @@ from partita.networks.layouts import Layout
 from partita.randomness import Noise, Purpose
 from partita.training.distribution import (
     World,
-    blocks_of,
     like,
     release,
     spread,
@@ -155,8 +155,7 @@ class Engine:
         network = getattr(method, "network", method)
         network.recompute = run.recompute
         if run.compile:
-            for block in blocks_of(network):
-                block.compile()
+            compile_parts(network)
         self.lesson = lesson
         objective = Objective(method, lesson, options.label_dropout)
         self.objective = spread(objective, network, run.distribution, world)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding
 
-BLOCK = 2048
+BLOCK = 8192  # tokens at a time: rows are few, so each must be read by many threads
+LEAST = 128  # of the smallest block
 ONE = 0x3F800000  # the bits of 1.0, the largest weight
 
 
@@ -160,8 +161,8 @@ def draw_tokens(
             greedy=greedy,
             by_count=decoding.top_k is not None and decoding.top_k < size,
             by_mass=decoding.top_p is not None and decoding.top_p < 1,
-            block=BLOCK,
+            block=min(BLOCK, max(LEAST, triton.next_power_of_2(size))),
             one=ONE,
-            num_warps=8,
+            num_warps=16 if size > BLOCK // 2 else 4,
         )
     return tokens, broken.bool()

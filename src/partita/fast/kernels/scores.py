@@ -22,6 +22,7 @@ def _score_kernel(
     nats,
     slope,
     stride,
+    width,
     size,
     forbidden,
     wanted: tl.constexpr,
@@ -46,24 +47,28 @@ def _score_kernel(
     tl.store(nats + number, log_total - own)
     if wanted:
         weight = tl.load(weights + number)
-        for start in range(0, size, block):
+        for start in range(0, width, block):
             at = start + tl.arange(0, block)
             real = (at < size) & (at != forbidden)
             values = tl.load(row + at, mask=real, other=-float("inf"))
             share = tl.exp(values - log_total) - (at == target).to(tl.float32)
-            tl.store(slope + number * size + at, share * weight, mask=at < size)
+            tl.store(slope + number * width + at, share * weight, mask=at < width)
 
 
 def score_rows(
-    logits: Float[Tensor, "N V"],
+    logits: Float[Tensor, "N W"],
+    size: int,
     targets: Int64[Tensor, "N"],
     weights: Float[Tensor, "N"],
     forbidden: int,
     narrow: torch.dtype,
     wanted: bool,
-) -> tuple[Float[Tensor, "N"], Float[Tensor, "N V"] | None]:
-    """Nats of each row's target; if wanted, w (softmax - target) in the type `narrow`."""
-    count, size = logits.shape
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N W"] | None]:
+    """Nats of each row's target; if wanted, w (softmax - target) in the type `narrow`.
+
+    There are `size` outputs, one for each of the first columns; the slope by others is 0.
+    """
+    count, width = logits.shape
     nats = torch.empty(count, dtype=logits.dtype, device=logits.device)
     slope = torch.empty(logits.shape, dtype=narrow, device=logits.device) if wanted else None
     if count:
@@ -74,6 +79,7 @@ def score_rows(
             nats,
             nats if slope is None else slope,
             logits.stride(0),
+            width,
             size,
             forbidden,
             wanted=wanted,

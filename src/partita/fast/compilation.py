@@ -1,0 +1,45 @@
+"""What of a network is compiled: its repeated parts, each by itself.
+
+One block is compiled and the code serves them all, which takes seconds where a whole network takes
+minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch._functorch.config as functorch
+from torch import nn
+
+from partita.training.distribution import blocks_of
+
+KEPT_ACTIVATIONS = 0.8
+"""The share of a block's activations that is kept for its gradient; the rest is computed twice.
+
+What the compiler drops first is cheap to compute: on one H200, PGM with 12 blocks of 768 trains
+at 436,000 tokens/s in 16.8 GB with all of them, and at 410,000 in 12.4 GB with 0.7 of them.
+"""
+
+
+def compile_parts(network: nn.Module, dynamic: bool | None = None) -> None:
+    """Compile the blocks of a network in place, and what a partition network has between them.
+
+    With `dynamic`, for any number of tokens: for sampling, where it changes from step to step and
+    small things before the blocks count.
+    """
+    parts = blocks_of(network)
+    swap: Any = getattr(network, "swap", None)
+    if swap is not None:
+        parts.append(swap)
+    functorch.activation_memory_budget = KEPT_ACTIVATIONS
+    for part in parts:
+        part.compile(dynamic=dynamic)
+    if dynamic:
+        _compile_method(network, "_rotary")
+        if swap is not None:
+            _compile_method(swap, "queries")
+
+
+def _compile_method(module: Any, name: str) -> None:  # noqa: ANN401 - any module
+    setattr(module, name, torch.compile(getattr(module, name), dynamic=True))

@@ -1,0 +1,136 @@
+"""Attention inside packed segments, without gradients: what sampling asks of a GPU.
+
+A program takes a tile of one segment's queries, for one head, and walks over the segment's keys
+with a running softmax. Where a step asks for a few positions of each row, tiles are as low as
+tensor cores allow. On one H200, for 32 segments of 512 tokens and 12 heads of 64 channels, it
+takes 87 microseconds where torch's kernel takes 106, and 19 where it takes 37 if each segment has
+8 queries.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Int
+from torch import Tensor
+
+FEW, MANY = (16, 128), (64, 64)  # rows and columns of a tile for few queries and for many
+WIDTHS = (16, 32, 64, 128)  # of heads, as the tiles can have them
+LOG2_E = math.log2(math.e)
+
+
+@triton.jit
+@no_type_check
+def _attend_kernel(
+    query,
+    key,
+    value,
+    out,
+    query_offsets,
+    key_offsets,
+    query_stride,
+    key_stride,
+    value_stride,
+    out_stride,
+    scale,
+    width: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
+    tile, head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first = tl.load(query_offsets + segment)
+    count = tl.load(query_offsets + segment + 1) - first
+    if tile * rows < count:
+        start = tl.load(key_offsets + segment)
+        keys = tl.load(key_offsets + segment + 1) - start
+        row = tile * rows + tl.arange(0, rows)
+        column = tl.arange(0, columns)
+        channel = head * width + tl.arange(0, width)
+        here = (first + row).to(tl.int64)[:, None]
+        real = (row < count)[:, None]
+        q = tl.load(query + here * query_stride + channel[None, :], mask=real, other=0.0)
+        top = tl.full((rows,), -float("inf"), tl.float32)
+        total = tl.zeros((rows,), tl.float32)
+        sums = tl.zeros((rows, width), tl.float32)
+        for at in range(0, keys, columns):
+            there = (start + at + column).to(tl.int64)
+            inside = at + column < keys
+            k = tl.load(
+                key + there[None, :] * key_stride + channel[:, None],
+                mask=inside[None, :],
+                other=0.0,
+            )
+            scores = tl.dot(q, k) * scale
+            scores = tl.where(inside[None, :], scores, -float("inf"))
+            peak = tl.maximum(top, tl.max(scores, 1))
+            weights = tl.exp2(scores - peak[:, None])
+            shrink = tl.exp2(top - peak)
+            total = total * shrink + tl.sum(weights, 1)
+            v = tl.load(
+                value + there[:, None] * value_stride + channel[None, :],
+                mask=inside[:, None],
+                other=0.0,
+            )
+            sums = tl.dot(weights.to(v.dtype), v, sums * shrink[:, None])
+            top = peak
+        answer = sums / tl.where(total > 0, total, 1.0)[:, None]  # 0 where there are no keys
+        place = out + here * out_stride + channel[None, :]
+        tl.store(place, answer.to(out.dtype.element_ty), mask=real)
+
+
+def fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the kernel can read such tensors: heads one after the other, of an even width."""
+    width = query.shape[-1]
+    lies = all(x.stride(-1) == 1 and x.stride(-2) == width for x in (query, key, value))
+    return width in WIDTHS and lies
+
+
+@torch.library.custom_op(
+    "partita::attend_packed",
+    mutates_args=(),
+    schema="(Tensor query, Tensor key, Tensor value, Tensor query_offsets, Tensor key_offsets, "
+    "SymInt longest) -> Tensor",
+)
+def attend_packed(
+    query: Float[Tensor, "Nq H D"],
+    key: Float[Tensor, "Nk H D"],
+    value: Float[Tensor, "Nk H D"],
+    query_offsets: Int[Tensor, "offsets"],
+    key_offsets: Int[Tensor, "offsets"],
+    longest: int,
+) -> Float[Tensor, "Nq H D"]:
+    """softmax(q k^T / sqrt(D)) v inside of each segment; no segment has more queries than told.
+
+    What lies after the last segment is left as memory had it.
+    """
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    segments = len(query_offsets) - 1
+    rows, columns = FEW if len(query) <= 2 * FEW[0] * segments else MANY
+    _attend_kernel[(triton.cdiv(longest, rows), query.shape[1], segments)](
+        query,
+        key,
+        value,
+        out,
+        query_offsets,
+        key_offsets,
+        query.stride(0),
+        key.stride(0),
+        value.stride(0),
+        out.stride(0),
+        LOG2_E / math.sqrt(query.shape[-1]),
+        width=query.shape[-1],
+        rows=rows,
+        columns=columns,
+        num_warps=4,
+        num_stages=3,
+    )
+    return out
+
+
+@attend_packed.register_fake
+def _(query: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(query, memory_format=torch.contiguous_format)
