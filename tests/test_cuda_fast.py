@@ -84,12 +84,30 @@ def test_heads_of_odd_sizes(wanted):
         assert float((whole - near).abs().max()) < 0.05 * float(whole.abs().max())
 
 
-def test_segments_are_found_by_compiled_programs_too():
-    """A search in a slice of the offsets once began before the slice."""
+def finds_segments():
     find = torch.compile(segment_at, dynamic=True)
     for offsets in ([0, 3, 3, 7], [0, 0, 5], [0, 1]):
         given = torch.tensor(offsets, device="cuda")
         assert torch.equal(find(given, 9), segment_at(given, 9))
+
+
+def test_graphs_share_their_memory():
+    """Each of dozens of graphs takes what the largest of them needs, not what all of them do."""
+    model = build("pgm", length=512, width=256)
+    draw(model, "plain", rows=32, steps=40)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_reserved()
+    draw(model, "captured", rows=32, steps=1)  # one large step
+    one = torch.cuda.max_memory_reserved() - before
+    draw(model, "captured", rows=32, steps=40)
+    assert torch.cuda.max_memory_reserved() - before < 3 * one + 2**27
+
+
+def test_segments_are_found_by_compiled_programs_too():
+    """A search in a slice of the offsets once began before the slice."""
+    program = "from tests.test_cuda_fast import *; finds_segments()"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("name", ["mdlm", "pgm"])

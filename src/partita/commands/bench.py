@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -139,12 +139,12 @@ def run(words: Sequence[str]) -> None:
         with console.status(subject) as status:
             # Where nothing can be redrawn, progress is lines.
             tell = status.update if console.is_terminal else console.print
-            tables = _measured(subject, chosen, device, tell)
-        for title, speeds in tables.items():
-            console.print(_table(title, speeds))
-        results[subject] = {
-            title: [s.to_dict() for s in speeds] for title, speeds in tables.items()
-        }
+            results[subject] = {}
+            for title, speeds in _measured(subject, chosen, device, tell):
+                results[subject][title] = [speed.to_dict() for speed in speeds]
+                console.print(_table(title, speeds))
+                if chosen.out is not None:  # what is measured is not lost with what is not yet
+                    _write(Path(chosen.out), results)
     if chosen.picture is not None:
         picture = Path(chosen.picture)
         with parents_made(picture):
@@ -153,16 +153,18 @@ def run(words: Sequence[str]) -> None:
     if chosen.json:
         print(json.dumps(results, indent=1))
     if chosen.out is not None:
-        out = Path(chosen.out)
-        with parents_made(out):
-            write_whole(out, json.dumps(results, indent=1))
-        console.print(f"Written to {out}", soft_wrap=True)
+        console.print(f"Written to {chosen.out}", soft_wrap=True)
+
+
+def _write(out: Path, results: dict[str, Any]) -> None:
+    with parents_made(out):
+        write_whole(out, json.dumps(results, indent=1))
 
 
 def _measured(
     subject: str, chosen: Options, device: torch.device, tell: Callable[[str], None]
-) -> dict[str, list[Speed]]:
-    """The tables of one subject."""
+) -> Iterator[tuple[str, list[Speed]]]:
+    """The tables of one subject, each when it is there."""
     network, rows = chosen.network, chosen.batch_size
     usual = ["plain"] if device.type == "cpu" else [*SPEEDS]
     speeds = tuple(chosen.speeds or usual)
@@ -175,26 +177,23 @@ def _measured(
         sizes: dict[str, Any] = {"batch_size": rows, "steps": chosen.steps, "speeds": speeds}
         entrants = sampling_contestants(network, chosen.vocabulary, device, **sizes)
         title = f"Sampling {rows} x {network.length} tokens in {chosen.steps} steps"
-        return {title: race(entrants, device, **race_options)}
-    tables: dict[str, list[Speed]] = {}
-    if subject == "growth":
+        yield title, race(entrants, device, **race_options)
+    elif subject == "growth":
         for axis in AXES:
             numbers = getattr(chosen, f"growth_{axis}")
             fixed = {"batches": rows, "steps": chosen.steps}
             measured = tuple(chosen.speeds or usual[-1:])
             setting = network, chosen.vocabulary, device, fixed, measured
-            tables |= grown(axis, numbers, *setting, **race_options)
-        return tables
-    trained = tuple(speed for speed in speeds if speed != "captured") or ("plain",)
-    for length in chosen.lengths:
-        batch = max(1, rows * network.length // length)
-        longer = replace(network, length=length)
-        entrants = training_contestants(
-            longer, chosen.vocabulary, device, batch_size=batch, speeds=trained
-        )
-        title = f"Training on {batch} x {length} tokens"
-        tables[title] = race(entrants, device, **race_options)
-    return tables
+            yield from grown(axis, numbers, *setting, **race_options)
+    else:
+        trained = tuple(speed for speed in speeds if speed != "captured") or ("plain",)
+        for length in chosen.lengths:
+            batch = max(1, rows * network.length // length)
+            longer = replace(network, length=length)
+            entrants = training_contestants(
+                longer, chosen.vocabulary, device, batch_size=batch, speeds=trained
+            )
+            yield f"Training on {batch} x {length} tokens", race(entrants, device, **race_options)
 
 
 def _table(title: str, speeds: list[Speed]) -> Table:
@@ -203,6 +202,7 @@ def _table(title: str, speeds: list[Speed]) -> Table:
         "GFLOP": [_shown(s.flops, 1e-9, ",.3g") for s in speeds],
         "first run, s": [_shown(s.first, 1, ",.1f") for s in speeds],
         "peak, GB": [_shown(s.peak_bytes, 1e-9, ",.1f") for s in speeds],
+        "reserved, GB": [_shown(s.reserved_bytes, 1e-9, ",.1f") for s in speeds],
         "of matrix rate": [
             _shown(s.shares.get("of_matrix_rate"), 100, ".0f", " %") for s in speeds
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -36,8 +37,8 @@ def sampling_contestants(
     entrants: tuple[tuple[str, str], ...] = SAMPLING,
 ) -> Iterator[Contestant]:
     """MDLM's ancestral sampler, and PGM's ancestral and fixed-count ones, at each of the speeds."""
-    for name, sampler in entrants:
-        method = _method(name, network, tokens, device).eval()
+    for (name, sampler), speed in itertools.product(entrants, speeds):
+        method = _method(name, network, tokens, device).eval()  # each with what it keeps for itself
         half = device.type == "cuda"
         work = sampling_work(
             method.network,  # type: ignore[arg-type]
@@ -46,15 +47,14 @@ def sampling_contestants(
             steps,
             2 if half else 4,
         )
-        for speed in speeds:
 
-            def draw(method: nn.Module = method, sampler: str = sampler, speed: str = speed) -> int:
-                with _precision(device):
-                    drawn = sample(method, batch_size, sampler=sampler, steps=steps, speed=speed)  # type: ignore[arg-type]
-                return drawn.numel()
+        def draw(method: nn.Module = method, sampler: str = sampler, speed: str = speed) -> int:
+            with _precision(device):
+                drawn = sample(method, batch_size, sampler=sampler, steps=steps, speed=speed)  # type: ignore[arg-type]
+            return drawn.numel()
 
-            named = f"{name}, {sampler}" + ("" if speeds == ("plain",) else f", {speed}")
-            yield Contestant(named, draw, draw, work)
+        named = f"{name}, {sampler}" + ("" if speeds == ("plain",) else f", {speed}")
+        yield Contestant(named, draw, draw, work)
 
 
 def training_contestants(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -29,9 +29,8 @@ def grown(
     fixed: dict[str, int],
     speeds: tuple[str, ...],
     **race_options: Any,
-) -> dict[str, list[Speed]]:
+) -> Iterator[tuple[str, list[Speed]]]:
     """A table for each number along an axis; `fixed` has the batch size and the steps."""
-    tables = {}
     for number in numbers:
         at = {"lengths": network.length, **fixed, axis: number}
         entrants = sampling_contestants(
@@ -44,9 +43,7 @@ def grown(
             entrants=_ENTRANTS,
         )
         others = ", ".join(f"{name} {at[name]}" for name in AXES if name != axis)
-        title = f"{axis}: {number} ({others})"
-        tables[title] = race(entrants, device, **race_options)
-    return tables
+        yield f"{axis}: {number} ({others})", race(entrants, device, **race_options)
 
 
 def draw_growth(tables: dict[str, list[dict[str, Any]]], path: Path) -> None:

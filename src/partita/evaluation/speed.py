@@ -44,7 +44,9 @@ class Speed:
     first: float | None = None
     """Seconds of the first run, with all that is made once: captures, compiled code, caches."""
     peak_bytes: int | None = None
-    """Memory that tensors took at most, on a GPU."""
+    """Memory that tensors took at most in a turn, on a GPU."""
+    reserved_bytes: int | None = None
+    """Memory that the process held at most, with the first run, graphs and gaps."""
     shares: dict[str, float] = field(default_factory=dict)
     """Of what the device can do, where that is known."""
 
@@ -90,7 +92,11 @@ def _race(
     count_flops: bool,
     progress: Callable[[str], None] | None,
 ) -> list[Speed]:
-    first = [_timed(contestant.warm_up, device)[0] for contestant in contestants]
+    held = [0] * len(contestants)
+    first = []
+    for index, contestant in enumerate(contestants):
+        first.append(_timed(contestant.warm_up, device)[0])
+        held[index] = _held(device)
     seconds: list[list[float]] = [[] for _ in contestants]
     tokens, peaks = [0] * len(contestants), [0] * len(contestants)
     for turn in range(turns):
@@ -100,6 +106,7 @@ def _race(
             took, tokens[index] = _timed(contestant.run, device)
             seconds[index].append(took)
             peaks[index] = max(peaks[index], _peak(device))
+            held[index] = max(held[index], _held(device))
     results = []
     for index, contestant in enumerate(contestants):
         work, took = contestant.work, statistics.median(seconds[index])
@@ -111,6 +118,7 @@ def _race(
                 count_flops_of(contestant.run) if count_flops else None,
                 first[index],
                 peaks[index] or None,
+                held[index] or None,
                 {} if work is None else work.shares(took, device),
             )
         )
@@ -130,6 +138,10 @@ def _timed(run: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
 
 def _peak(device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _held(device: torch.device) -> int:
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
 
 
 def _wait(device: torch.device) -> None:

@@ -11,7 +11,7 @@ On a CPU the same step runs uncaptured, at its exact size.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,18 @@ class Board:
         self.broken.zero_()
 
 
+class Memory:
+    """What the graphs of a network work in, one after the other.
+
+    Memory that a stream has left is free for the same stream alone: all are captured on one.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        graphs = device.type == "cuda"
+        self.stream: Any = torch.cuda.Stream(device) if graphs else None  # type: ignore[no-untyped-call]
+        self.pool: Any = torch.cuda.graph_pool_handle() if graphs else None
+
+
 @dataclass
 class Program:
     """The steps of one method, at one batch size and length.
@@ -103,19 +115,30 @@ class Program:
     """The mask, which is no token."""
     board: Board
     decoding: Decoding
+    memory: Memory
     compiled: bool = False
     graphs: dict[Sizes, torch.cuda.CUDAGraph] = field(default_factory=dict)
-    pool: Any = None
+
+    def prepare(self, steps: Iterable[tuple[int, int]]) -> None:
+        """Capture what the steps will need, each of which reads and asks for so many places.
+
+        The largest comes first: the others fit into the memory that it left.
+        """
+        if not self.board.tokens.is_cuda:
+            return
+        wanted: dict[Sizes, int] = {}
+        for number, step in enumerate(steps):
+            wanted.setdefault(self._rounded(*step), number)
+        for sizes in sorted(wanted, key=lambda x: (x.read, x.asked), reverse=True):
+            if sizes not in self.graphs:
+                self.graphs[sizes] = self._captured(sizes, wanted[sizes])
 
     def run(self, read: int, asked: int) -> None:
-        """One step that reads and asks for so many places."""
-        if not self.board.tokens.is_cuda:
+        """One step that reads and asks for so many places, and has been prepared."""
+        if self.board.tokens.is_cuda:
+            self.graphs[self._rounded(read, asked)].replay()
+        else:
             self._step(Sizes(read, asked))
-            return
-        sizes = self._rounded(read, asked)
-        if sizes not in self.graphs:
-            self._capture(sizes)
-        self.graphs[sizes].replay()
 
     def _rounded(self, read: int, asked: int) -> Sizes:
         batch, length = self.board.order.shape
@@ -123,29 +146,29 @@ class Program:
         few = max(16, 1 << max(0, asked.bit_length() - 3))
         return Sizes(max(1, -(-read // unit)) * unit, max(1, -(-asked // few)) * few)
 
-    def _capture(self, sizes: Sizes) -> None:
-        """Record one step. A warm-up must not move the board: it is put back.
+    def _captured(self, sizes: Sizes, number: int) -> torch.cuda.CUDAGraph:
+        """Record a step of such sizes. A warm-up must not move the board: it is put back.
 
         (`torch.cuda.graph` would collect garbage and empty caches each time, which takes longer
         than the capture itself.)
         """
         moving = self.board.tokens, self.board.now, self.board.broken
         kept = [x.clone() for x in moving]
-        current, stream = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        current, stream = torch.cuda.current_stream(), self.memory.stream
         stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
+                self.board.now.fill_(number)  # a step that needs no more than such sizes
                 self._step(sizes)
-                for x, before in zip(moving, kept, strict=True):
-                    x.copy_(before)
             stream.synchronize()
-            graph.capture_begin(*(() if self.pool is None else (self.pool,)))
+            graph.capture_begin(self.memory.pool)
             self._step(sizes)
             graph.capture_end()
+            for x, before in zip(moving, kept, strict=True):
+                x.copy_(before)
         current.wait_stream(stream)
-        self.pool = graph.pool()
-        self.graphs[sizes] = graph
+        return graph
 
     def _step(self, sizes: Sizes) -> None:
         board = self.board

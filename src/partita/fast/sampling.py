@@ -25,7 +25,7 @@ from partita.fast import has_plain_softmax
 from partita.fast.answers import Answer, Pull
 from partita.fast.compilation import compile_parts
 from partita.fast.evenness import pad_in_place
-from partita.fast.program import Board, Program
+from partita.fast.program import Board, Memory, Program
 from partita.fast.timetable import Timetable
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.partition import PartitionTransformer
@@ -48,6 +48,7 @@ class Programs:
     head: Tensor
     """Its head's weights, padded to an even number of rows."""
     form: Any
+    memory: Memory
     programs: dict[Any, Program] = field(default_factory=dict)
 
 
@@ -96,6 +97,7 @@ def reveal(
         # A network of masks reads the whole canvas at every step: one size will do.
         reads = table.read if model.partitions else [0] * len(table.read)
         sizes = dict(zip(table.steps, zip(reads, table.asked, strict=True), strict=True))
+        program.prepare(sizes.values())
         before = canvas.copy() if session.callback is not None else None
         for step in range(steps):
             if step in sizes:
@@ -162,7 +164,7 @@ def _program(
         with torch.inference_mode(False):
             board = Board.blank(batch, length, times, canvas.tokens.device)
         answer = Answer(model.timed, held.network, held.head, pull)
-        program = Program(answer, model.mask_id, board, decoding, compiled)
+        program = Program(answer, model.mask_id, board, decoding, held.memory, compiled)
     try:
         yield program
     finally:
@@ -183,7 +185,7 @@ def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Prog
     if held is None or held.form != form:
         with torch.inference_mode(False):  # what is made inside could not be written to outside
             twin = _twin(network, dtype, compiled)
-            held = Programs(twin, pad_in_place(twin.head), form)
+            held = Programs(twin, pad_in_place(twin.head), form, Memory(device))
         twins[dtype, compiled] = held
     torch._foreach_copy_([*held.network.parameters()], weights)
     return held

@@ -18,9 +18,55 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-FEW, MANY = (16, 128), (64, 64)  # rows and columns of a tile for few queries and for many
+FEW, SOME, MANY = (16, 128, 4), (64, 64, 4), (128, 64, 8)
+"""Rows, columns and warps of a tile: where segments have few queries, and where there are many."""
+TILES = 8192  # queries from which high tiles are enough to occupy a GPU
 WIDTHS = (16, 32, 64, 128)  # of heads, as the tiles can have them
 LOG2_E = math.log2(math.e)
+
+
+@triton.jit
+@no_type_check
+def _walk(
+    q,
+    key,
+    value,
+    key_stride,
+    value_stride,
+    channel,
+    start,
+    begin,
+    end,
+    keys,
+    scale,
+    top,
+    total,
+    sums,
+    columns: tl.constexpr,
+    masked: tl.constexpr,
+):
+    """Over keys begin..end: the largest score so far, the sum of all weights, that of values."""
+    for at in range(begin, end, columns):
+        column = at + tl.arange(0, columns)
+        there = (start + column).to(tl.int64)
+        places = key + there[None, :] * key_stride + channel[:, None]
+        if masked:
+            inside = column < keys
+            k = tl.load(places, mask=inside[None, :], other=0.0)
+        else:
+            k = tl.load(places)
+        scores = tl.dot(q, k)
+        if masked:
+            scores = tl.where(inside[None, :], scores, -float("inf"))
+        peak = tl.maximum(top, tl.max(scores, 1) * scale)
+        weights = tl.exp2(scores * scale - peak[:, None])
+        shrink = tl.exp2(top - peak)
+        total = total * shrink + tl.sum(weights, 1)
+        places = value + there[:, None] * value_stride + channel[None, :]
+        v = tl.load(places, mask=inside[:, None], other=0.0) if masked else tl.load(places)
+        sums = tl.dot(weights.to(v.dtype), v, sums * shrink[:, None])
+        top = peak
+    return top, total, sums
 
 
 @triton.jit
@@ -48,7 +94,6 @@ def _attend_kernel(
         start = tl.load(key_offsets + segment)
         keys = tl.load(key_offsets + segment + 1) - start
         row = tile * rows + tl.arange(0, rows)
-        column = tl.arange(0, columns)
         channel = head * width + tl.arange(0, width)
         here = (first + row).to(tl.int64)[:, None]
         real = (row < count)[:, None]
@@ -56,27 +101,15 @@ def _attend_kernel(
         top = tl.full((rows,), -float("inf"), tl.float32)
         total = tl.zeros((rows,), tl.float32)
         sums = tl.zeros((rows, width), tl.float32)
-        for at in range(0, keys, columns):
-            there = (start + at + column).to(tl.int64)
-            inside = at + column < keys
-            k = tl.load(
-                key + there[None, :] * key_stride + channel[:, None],
-                mask=inside[None, :],
-                other=0.0,
-            )
-            scores = tl.dot(q, k) * scale
-            scores = tl.where(inside[None, :], scores, -float("inf"))
-            peak = tl.maximum(top, tl.max(scores, 1))
-            weights = tl.exp2(scores - peak[:, None])
-            shrink = tl.exp2(top - peak)
-            total = total * shrink + tl.sum(weights, 1)
-            v = tl.load(
-                value + there[:, None] * value_stride + channel[None, :],
-                mask=inside[:, None],
-                other=0.0,
-            )
-            sums = tl.dot(weights.to(v.dtype), v, sums * shrink[:, None])
-            top = peak
+        whole = keys // columns * columns
+        top, total, sums = _walk(
+            q, key, value, key_stride, value_stride, channel, start,
+            0, whole, keys, scale, top, total, sums, columns, False,
+        )  # fmt: skip
+        top, total, sums = _walk(
+            q, key, value, key_stride, value_stride, channel, start,
+            whole, keys, keys, scale, top, total, sums, columns, True,
+        )  # fmt: skip
         answer = sums / tl.where(total > 0, total, 1.0)[:, None]  # 0 where there are no keys
         place = out + here * out_stride + channel[None, :]
         tl.store(place, answer.to(out.dtype.element_ty), mask=real)
@@ -109,7 +142,7 @@ def attend_packed(
     """
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     segments = len(query_offsets) - 1
-    rows, columns = FEW if len(query) <= 2 * FEW[0] * segments else MANY
+    rows, columns, warps = _tile(len(query), segments)
     _attend_kernel[(triton.cdiv(longest, rows), query.shape[1], segments)](
         query,
         key,
@@ -125,10 +158,16 @@ def attend_packed(
         width=query.shape[-1],
         rows=rows,
         columns=columns,
-        num_warps=4,
+        num_warps=warps,
         num_stages=3,
     )
     return out
+
+
+def _tile(queries: int, segments: int) -> tuple[int, int, int]:
+    if queries <= 2 * FEW[0] * segments:
+        return FEW
+    return SOME if queries < TILES else MANY
 
 
 @attend_packed.register_fake
