@@ -9,14 +9,15 @@ import sys
 import pytest
 import torch
 
-from partita.categorical import Decoding, sample_categorical
+from partita.categorical import Decoding, sample_categorical, weights
 from partita.fast import KERNELS
 from partita.fast.cross_entropy import weighted_nats
 from partita.methods import METHODS
 from partita.networks.layouts import segment_at
 from partita.networks.options import TransformerOptions
-from partita.randomness import Noise
+from partita.randomness import Noise, Purpose
 from partita.samplers import Prompt, sample
+from partita.samplers.base import Session
 from tests.laws.tables import assert_law
 
 pytestmark = pytest.mark.skipif(
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 LENGTH, VOCAB = 48, 300
 METHODS_WITH_PROGRAMS = ["mdlm", "md4", "pgm", "maskgit"]
+ROUNDING = 2e-6  # of cumulative probabilities in float32
 DECODINGS = [Decoding(), Decoding(0.7), Decoding(0.0), Decoding(1.2, 5), Decoding(1.0, None, 0.8)]
 
 
@@ -41,16 +43,35 @@ def draw(model, speed, seed=3, rows=5, **options):
     return sample(model, rows, speed=speed, seed=seed, **options)
 
 
+def plain_with_margins(model, rows, **options):
+    """What the plain loop draws, and how near to a token's boundary each row's draws came."""
+    nearest = torch.ones(rows, dtype=torch.float64, device="cuda")
+    draw_tokens = Session.draw
+
+    def watched(self, log_probs, step, at, positions):
+        cumulative = weights(log_probs, self.decoding).cumsum(-1)
+        u = self.noise.uniform_at(Purpose.TOKEN, step, at, positions)
+        margins = (cumulative / cumulative[:, -1:] - u[:, None]).abs().amin(-1)
+        nearest.scatter_reduce_(0, at, margins, "amin")
+        return draw_tokens(self, log_probs, step, at, positions)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "draw", watched)
+        return draw(model, "plain", rows=rows, **options), nearest
+
+
 def agrees_with_the_plain_loop(name, speed):
+    """Rows are equal, but for those with a draw within float32's rounding of a boundary."""
     model = build(name)
-    for options in ({"steps": 7}, {"steps": 100}, {"sampler": "ordered", "steps": 12}):
-        plain = draw(model, "plain", rows=40, **options)
+    settings = ({"steps": 7}, {"steps": 100}, {"sampler": "ordered", "steps": 12})
+    for options in (*settings, {"steps": 7, "seed": 4}):
+        plain, nearest = plain_with_margins(model, 40, **options)
+        sure = nearest > ROUNDING
+        assert sure.double().mean() > 0.8
         for turn in range(2):  # with graphs that are new, and with those that are there
-            differ = (draw(model, speed, rows=40, **options) != plain).any(1).double().mean()
+            equal = (draw(model, speed, rows=40, **options) == plain).all(1)
+            differ = (~equal & sure).double().mean()
             assert differ == 0, f"{name}, {options}, turn {turn}: {differ:.0%} of rows differ"
-    plain = draw(model, "plain", rows=40, seed=4, steps=7)
-    differ = (draw(model, speed, rows=40, seed=4, steps=7) != plain).any(1).double().mean()
-    assert differ == 0, f"{name}, another seed: {differ:.0%} of rows differ"
 
 
 @pytest.mark.parametrize("name", METHODS_WITH_PROGRAMS)

@@ -119,7 +119,8 @@ class _Advance:
 def _method(name: str, network: TransformerOptions, tokens: int, device: torch.device) -> nn.Module:
     partitions = getattr(METHODS[name], "partitions", False)
     options = network if partitions else replace(network, decoder=DecoderOptions())
-    method: nn.Module = METHODS[name].build(options, tokens).to(device)  # type: ignore[attr-defined]
+    with device:  # to draw weights on a CPU would take longer than what is timed
+        method: nn.Module = METHODS[name].build(options, tokens)  # type: ignore[attr-defined]
     return method
 
 
