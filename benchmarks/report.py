@@ -9,6 +9,7 @@ the JSON files. A figure that is not in one of them stops the program.
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,27 @@ def bits(name: str, model: str, steps: int) -> str:
     return f"{row(name, model=model, steps=steps)['judge_bits']:.3f}"
 
 
+def found(name: str, contestant: str) -> list[dict[str, Any]]:
+    """What `partita bench` found for a contestant; nothing, if it was not in the race."""
+    measured = json.loads((RESULTS / f"{name}.json").read_text())
+    tables = [t for subject in ("sampling", "training") for t in measured.get(subject, {}).values()]
+    return [r for table in tables for r in table if r["name"] == contestant]
+
+
+def table(name: str, title: str) -> list[dict[str, Any]]:
+    """A table of `partita bench`."""
+    measured = json.loads((RESULTS / f"{name}.json").read_text())
+    subject = title.split()[0].lower()
+    rows_of: list[dict[str, Any]] = measured[subject][title]
+    return rows_of
+
+
+def timed(name: str, title: str, contestant: str) -> dict[str, Any]:
+    """One contestant of such a table."""
+    (one,) = (r for r in table(name, title) if r["name"] == contestant)
+    return one
+
+
 def rendered() -> str:
     """The report."""
     world = jinja2.Environment(
@@ -74,6 +96,10 @@ def rendered() -> str:
         "bits": bits,
         "largest": largest,
         "numbers": numbers,
+        "found": found,
+        "table": table,
+        "timed": timed,
+        "middle": statistics.median,
     }
     return world.get_template(TEMPLATE.name).render()
 
