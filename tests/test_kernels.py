@@ -208,6 +208,14 @@ def test_attention_inside_segments(lengths, width):
     torch.testing.assert_close(ours[: sum(queries)].double().cpu(), theirs, rtol=near, atol=near)
 
 
+@pytest.mark.skipif(INTERPRETED, reason="takes minutes there")
+def test_more_segments_than_a_short_axis_of_a_grid_has_places():
+    count = 70_000
+    value = random(count, 1, 16).bfloat16()
+    alone = torch.arange(count + 1, device=DEVICE, dtype=torch.int32)
+    assert torch.equal(attention.attend_packed(value, value, value, alone, alone, 1), value)
+
+
 def test_heads_that_the_kernel_cannot_read():
     query = random(4, 2, 24)
     assert not attention.fits(query, query, query)

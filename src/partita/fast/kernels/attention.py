@@ -83,11 +83,13 @@ def _attend_kernel(
     value_stride,
     out_stride,
     scale,
+    tiles,
     width: tl.constexpr,
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    tile, head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    # The first axis alone may be longer than 65,535.
+    segment, tile, head = tl.program_id(0) // tiles, tl.program_id(0) % tiles, tl.program_id(1)
     first = tl.load(query_offsets + segment)
     count = tl.load(query_offsets + segment + 1) - first
     if tile * rows < count:
@@ -143,7 +145,8 @@ def attend_packed(
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     segments = len(query_offsets) - 1
     rows, columns, warps = _tile(len(query), segments)
-    _attend_kernel[(triton.cdiv(longest, rows), query.shape[1], segments)](
+    tiles = triton.cdiv(longest, rows)
+    _attend_kernel[(tiles * segments, query.shape[1])](
         query,
         key,
         value,
@@ -155,6 +158,7 @@ def attend_packed(
         value.stride(0),
         out.stride(0),
         LOG2_E / math.sqrt(query.shape[-1]),
+        tiles,
         width=query.shape[-1],
         rows=rows,
         columns=columns,
