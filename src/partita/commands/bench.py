@@ -17,6 +17,7 @@ from partita.errors import naming, require, require_int
 from partita.evaluation.contestants import sampling_contestants, training_contestants
 from partita.evaluation.growth import AXES, draw_growth, grown
 from partita.evaluation.speed import Speed, race
+from partita.fast.sampling import SUMMARIES
 from partita.files import check_file, parents_made, write_whole
 from partita.networks.options import TransformerOptions, decoder_sizes
 from partita.provenance import environment
@@ -166,7 +167,9 @@ def _measured(
 ) -> Iterator[tuple[str, list[Speed]]]:
     """The tables of one subject, each when it is there."""
     network, rows = chosen.network, chosen.batch_size
-    usual = ["plain"] if device.type == "cpu" else [*SPEEDS]
+    # Queries that summarise a whole group have no program of fixed shape.
+    slow = device.type == "cpu" or network.decoder.queries in SUMMARIES
+    usual = ["plain"] if slow else [*SPEEDS]
     speeds = tuple(chosen.speeds or usual)
     race_options: dict[str, Any] = {
         "turns": chosen.turns,
