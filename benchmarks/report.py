@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from partita.evaluation.steps import Quality, draw_comparison
+from partita.training.throughput import PEAKS
 
 HERE = Path(__file__).parent
 RESULTS, TEMPLATE = HERE / "results", HERE / "results.jinja.md"
@@ -66,6 +67,12 @@ def found(name: str, contestant: str) -> list[dict[str, Any]]:
     return [r for table in tables for r in table if r["name"] == contestant]
 
 
+def largest_turn(name: str, contestant: str) -> float:
+    """Seconds of a contestant's slowest turn."""
+    (one,) = found(name, contestant)
+    return float(max(one["seconds"]))
+
+
 def table(name: str, title: str) -> list[dict[str, Any]]:
     """A table of `partita bench`."""
     measured = json.loads((RESULTS / f"{name}.json").read_text())
@@ -100,6 +107,8 @@ def rendered() -> str:
         "table": table,
         "timed": timed,
         "middle": statistics.median,
+        "largest_turn": largest_turn,
+        "PEAKS": PEAKS,
     }
     return world.get_template(TEMPLATE.name).render()
 

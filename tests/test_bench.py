@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from partita.commands import main
+from partita.evaluation import growth
 from partita.evaluation.roofline import sampling_work
 from partita.evaluation.speed import Contestant, Speed, count_flops_of, race
 from partita.methods import METHODS
@@ -100,6 +101,31 @@ def test_the_work_of_a_sampler_is_what_it_does(name):
     assert work.weight_bytes == 8 * 2 * (read - method.network.embed.weight.numel())
 
 
+def test_an_axis_may_be_left_out(tmp_path):
+    out, picture = tmp_path / "growth.json", tmp_path / "growth.png"
+    axes = "--growth_lengths [8,16] --growth_batches [] --growth_steps []"
+    words = f"growth {SMALL} {axes} --batch_size 2 --steps 2 --turns 1 --device cpu"
+    assert main(["bench", *words.split(), "--out", str(out), "--picture", str(picture)]) == 0
+    assert [t.split(":")[0] for t in json.loads(out.read_text())["growth"]] == ["lengths"] * 2
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_what_is_measured_is_written_before_the_rest(tmp_path, monkeypatch):
+    """Somebody who stops a long run keeps the tables that are there."""
+    out, told = tmp_path / "growth.json", []
+
+    def stopped(*given, **options):
+        told.append(1)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+        return race(*given, **options)
+
+    monkeypatch.setattr(growth, "race", stopped)
+    words = f"growth {SMALL} --growth_lengths [8,16] --batch_size 2 --steps 2 --turns 1"
+    assert main(["bench", *words.split(), "--device", "cpu", "--out", str(out)]) == 130
+    assert len(json.loads(out.read_text())["growth"]) == 1
+
+
 def test_growth_along_each_axis(tmp_path, capsys):
     out, picture = tmp_path / "growth.json", tmp_path / "growth.png"
     axes = "--growth_lengths [8,16] --growth_batches [1,2,4] --growth_steps [2,4]"
@@ -135,7 +161,12 @@ def test_speeds_are_named_and_timed(capsys):
         ("--speeds []", "--speeds: is empty"),
         ("--speeds captured", "--speeds: must be a list, such as [first,second]"),
         ("--speeds [captured]", "--speeds: captured is for sampling, and training is measured"),
-        ("--growth_steps []", "--growth_steps: is empty"),
+        (
+            "growth --growth_lengths [] --growth_batches [] --growth_steps []",
+            "subjects: growth has no axis left",
+        ),
+        ("sampling sampling", "subjects: 'sampling' is there twice"),
+        ("--speeds [plain,plain]", "--speeds: 'plain' is there twice"),
         ("sampling --picture a.png", "--picture: draws growth, which is not measured"),
         ("growth --picture a.jpg", "--picture: a.jpg would hold a PNG"),
     ],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import shutil
+import subprocess
+import sys
 import weakref
 from dataclasses import replace
 
@@ -119,6 +122,31 @@ def test_inside_and_outside_of_inference_mode():
     with torch.inference_mode():
         same(model, steps=4)
     same(model, steps=4, seed=1)
+
+
+NO_MORE_GRAPHS = """
+import torch
+from partita.fast.compilation import compile_parts
+from partita.methods import METHODS
+from partita.networks.options import TransformerOptions
+from partita.randomness import Noise
+
+model = METHODS["pgm"].build(TransformerOptions(length=24, width=16, depth=2, heads=2), 30)
+compile_parts(model.network)
+graphs = []
+for step in range(6):
+    model.loss(torch.randint(30, (4, 24)), Noise.for_batch(0, 4), step).objective.backward()
+    graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+assert graphs[0] > 0 and graphs[1] == graphs[-1], graphs
+"""
+
+
+def test_a_partition_network_is_compiled_once():
+    """Whatever sizes the groups of a partition have."""
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        pytest.skip("compiling for the CPU needs a C++ compiler")
+    # In a process of its own: the type checker of the test run cannot be compiled.
+    subprocess.run([sys.executable, "-c", NO_MORE_GRAPHS], check=True, timeout=300)
 
 
 def test_compiled_blocks():

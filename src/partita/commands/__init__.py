@@ -49,6 +49,7 @@ _REMEDIES = {
     errno.EEXIST: "choose another name",
     errno.ENOTDIR: "choose another place",
 }
+_NO_COMPILER = ("No working C++ compiler", "Failed to find C compiler")
 _TOO_LARGE = ("allocate memory", "out of memory", "size calculation overflowed")
 
 
@@ -112,6 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
         return _refused(f"{where}{error.strerror or error}{remedy}")
     except (MemoryError, RuntimeError) as error:
+        if any(text in str(error) for text in _NO_COMPILER):
+            return _refused(
+                "compiler: there is no working C++ compiler, which compiled code needs; install "
+                "one, such as g++, or do without --speed compiled and --run.compile"
+            )
         if isinstance(error, RuntimeError) and not any(text in str(error) for text in _TOO_LARGE):
             raise
         return _refused("memory: there is not enough for what was asked; ask for less at a time")

@@ -48,7 +48,7 @@ class Options:
     """Some of plain, captured, compiled; plain on a CPU unless given, all of them on a GPU
     (of growth, the last alone)."""
     growth_lengths: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048, 4096, 8192])
-    """Lengths to sample at; batch size and steps as above."""
+    """Lengths to sample at; batch size and steps as above. An empty list leaves an axis out."""
     growth_batches: list[int] = field(default_factory=lambda: [1, 4, 16, 64, 256])
     """Batch sizes to sample with; length and steps as above."""
     growth_steps: list[int] = field(default_factory=lambda: [16, 64, 256, 1024])
@@ -62,7 +62,7 @@ class Options:
     device: str = "auto"
     """cpu, cuda, or auto."""
     out: str | None = None
-    """A JSON file to write the results to."""
+    """A JSON file to write the results to, table by table."""
     picture: str | None = None
     """A PNG file to draw growth in."""
     json: bool = False
@@ -77,17 +77,23 @@ class Options:
         require_int(self.vocabulary, "--vocabulary", 2)
         for name in ("lengths", *(f"growth_{axis}" for axis in AXES)):
             numbers: list[int] = getattr(self, name)
-            require(bool(numbers), f"--{name}", "is empty", "give at least one")
+            optional = name.startswith("growth")
+            require(optional or bool(numbers), f"--{name}", "is empty", "give at least one")
             for number in numbers:
                 require_int(number, f"--{name}")
         known = f"known: {', '.join(SPEEDS)}"
         require(self.speeds != [], "--speeds", "is empty", known)
         for speed in self.speeds or ():
             require(speed in SPEEDS, "--speeds", f"unknown name {speed!r}", known)
+        for flag, names in (("subjects", self.subjects), ("--speeds", self.speeds or [])):
+            twice = next((name for name in names if names.count(name) > 1), None)
+            require(twice is None, flag, f"{twice!r} is there twice", "once is enough")
         problem = "captured is for sampling, and training is measured"
         alone = self.speeds == ["captured"] and "training" in (self.subjects or USUAL)
         require(not alone, "--speeds", problem, "add plain or compiled, or name the subjects")
         grows = "growth" in self.subjects
+        some = any(getattr(self, f"growth_{axis}") for axis in AXES)
+        require(some or not grows, "subjects", "growth has no axis left", "give one some numbers")
         problem = "draws growth, which is not measured"
         require(self.picture is None or grows, "--picture", problem, "add the subject growth")
         if self.threads is not None:
@@ -108,17 +114,23 @@ def options(words: Sequence[str]) -> Options:
         "          PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
         "training  optimiser steps of MDLM, MDLM with complementary masking, PGM with L x L masks\n"
         "          and PGM packed, at each of --lengths\n"
-        "growth    how the time to sample grows with length, batch and steps, one at a time\n\n"
+        "growth    how the time to sample grows with length, batch and steps, one at a time (of\n"
+        "          the usual numbers, the largest take a GPU, or a night)\n\n"
         "Speeds: plain runs step by step; captured replays a program of fixed shape; compiled has\n"
         "compiled blocks in it (in training: compiled blocks and a loss that holds few logits).\n"
-        "Numbers are bfloat16 on a GPU and float32 on a CPU.",
+        "Numbers are bfloat16 on a GPU and float32 on a CPU.\n\n"
+        "relative is to the first line of a table. The first run has all that is done once in it:\n"
+        "compiling, which needs a C++ compiler, and capturing. On a known GPU: the peak of what\n"
+        "tensors take in a turn, what the process reserves with the first run, and the least work\n"
+        "that must be done, as a share of what the device's data sheet promises.",
         [
             "partita bench",
             "partita bench sampling --steps 16 --flops true",
             "partita bench sampling --speeds '[plain,captured]'",
             "partita bench training --lengths '[1024]' --network.width 512 --network.heads 8",
             "partita bench --device cuda --network.width 768 --network.heads 12 --out speed.json",
-            "partita bench growth --growth_lengths '[64,128]' --steps 8 --picture growth.png",
+            "partita bench growth --growth_lengths '[64,128,256]' --growth_batches '[]' "
+            "--growth_steps '[]' --picture growth.png",
         ],
     )
     add_options(parser, Options, subjects="*sampling, training, growth; the first two unless given")
@@ -149,7 +161,7 @@ def run(words: Sequence[str]) -> None:
     if chosen.picture is not None:
         picture = Path(chosen.picture)
         with parents_made(picture):
-            draw_growth(results["growth"], picture)
+            draw_growth(results, picture)
         console.print(f"{picture}: growth as curves", soft_wrap=True)
     if chosen.json:
         print(json.dumps(results, indent=1))

@@ -46,12 +46,19 @@ def grown(
         yield f"{axis}: {number} ({others})", race(entrants, device, **race_options)
 
 
-def draw_growth(tables: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """Seconds against each axis, both on logarithmic scales."""
+def draw_growth(results: dict[str, Any], path: Path) -> None:
+    """Seconds against each axis that was measured, both on logarithmic scales."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
-    for panel, axis in zip(figure.subplots(1, len(AXES)), AXES, strict=True):
+    tables, network = results["growth"], results["options"]["network"]
+    axes = [axis for axis in AXES if _curves(tables, axis)[1]]
+    figure = Figure(figsize=(4 * len(axes), 3.6), layout="constrained")
+    device = results["environment"]["device"]
+    figure.suptitle(
+        f"{device}: {network['depth']} blocks of width {network['width']}", fontsize="medium"
+    )
+    panels = figure.subplots(1, len(axes), squeeze=False)[0]
+    for panel, axis in zip(panels, axes, strict=True):
         fixed, curves = _curves(tables, axis)
         for name, points in curves.items():
             panel.plot(*zip(*points, strict=True), marker="o", label=name)

@@ -95,6 +95,8 @@ def _race(
     held = [0] * len(contestants)
     first = []
     for index, contestant in enumerate(contestants):
+        if progress is not None:
+            progress(f"{contestant.name}, first run")
         first.append(_timed(contestant.warm_up, device)[0])
         held[index] = _held(device)
     seconds: list[list[float]] = [[] for _ in contestants]

@@ -64,7 +64,8 @@ def attend(
         return _attend_varlen(query, key, value, layout)
     if query.is_cuda:  # one call of fixed shape: counting segments would wait for the GPU
         return _attend_padded(query, key, value, layout)
-    return _attend_on_cpu(query, key, value, layout)
+    attended: Tensor = _attend_on_cpu(query, key, value, layout)
+    return attended
 
 
 def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: Dense) -> Tensor:
@@ -123,6 +124,7 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: Segments) ->
     return _attend_dense(query, key, value, Dense(mask))
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator] # shapes change with every partition
 def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
     """Packed segments by the cheapest of three ways: no padding, padding, one call for each."""
     queries, keys = layout.query_offsets.diff().tolist(), layout.key_offsets.diff().tolist()
