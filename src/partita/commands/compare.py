@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -20,11 +22,12 @@ from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.likelihood import standard_error
 from partita.evaluation.quality import unigram_entropy
-from partita.evaluation.steps import Quality, draw_comparison
+from partita.evaluation.steps import Quality, draw_comparison, revealed
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.text_model import TextModel
 from partita.provenance import environment
 from partita.samplers.front import options_of
+from partita.schedules import make_schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,9 @@ class Options:
     """An autoregressive model that judges the texts."""
     steps: list[int] = field(default_factory=lambda: [4, 8, 16, 32, 64, 128])
     """Numbers of sampling steps."""
+    schedules: list[str] | None = None
+    """Schedules of sampling, for example [linear,cosine]: how many tokens each step reveals. Each
+    model's own unless given."""
     samples: int = 64
     """Texts for each model and number of steps."""
     length: int | None = None
@@ -58,6 +64,12 @@ class Options:
         require(bool(self.steps), "--steps", "is empty", "give a list such as [8,64]")
         for steps in self.steps:
             require_int(steps, "--steps")
+        require(self.schedules != [], "--schedules", "is empty", "give a list such as [cosine]")
+        with naming({"schedule": "--schedules"}):
+            for schedule in self.schedules or ():
+                make_schedule(schedule)
+        again = len(set(self.schedules or ())) < len(self.schedules or ())
+        require(not again, "--schedules", "a name is there twice", "give each once")
         require_int(self.samples, "--samples", 2)
         if self.length is not None:
             require_int(self.length, "--length")
@@ -82,6 +94,7 @@ def options(words: Sequence[str]) -> Options:
             "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
             "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
             "partita compare runs/a --judge runs/judge --picture steps.png --out steps.json",
+            "partita compare runs/a --judge runs/judge --schedules '[linear,cosine]'",
         ],
     )
     add_options(parser, Options, models="*run folders, checkpoints, exported models or hub ids")
@@ -101,20 +114,27 @@ def run(words: Sequence[str]) -> None:
     console = Console(highlight=False, stderr=chosen.json)
     bar = progress_bar(console)
     rows: list[Quality] = []
-    with bar, naming(flags_of(Options, "models")):
-        task = bar.add_task("", total=len(models) * len(chosen.steps) * chosen.samples)
-        for name, (model, _) in models.items():
-            for steps in chosen.steps:
-                bar.update(task, description=f"{name}, {steps} steps")
-                if not console.is_terminal:
-                    console.print(f"{name}, {steps} steps", soft_wrap=True)
-                rows.append(_quality(name, model, examiner, steps, chosen, bar))
+    schedules: list[str | None] = [None] if chosen.schedules is None else [*chosen.schedules]
+    settings = [*itertools.product(models, schedules, chosen.steps)]
+    with bar, naming(flags_of(Options, "models") | {"schedule": "--schedules"}):
+        task = bar.add_task("", total=len(settings) * chosen.samples)
+        for name, schedule, steps in settings:
+            called = name if schedule is None else f"{name}, {schedule}"
+            bar.update(task, description=f"{called}, {steps} steps")
+            if not console.is_terminal:
+                console.print(f"{called}, {steps} steps", soft_wrap=True)
+            how = {"steps": steps} | ({} if schedule is None else {"schedule": schedule})
+            rows.append(_quality(called, models[name][0], examiner, how, chosen, bar))
     results = {
         "environment": environment(next(iter(models.values()))[0].device),
         "models": {name: identity for name, (_, identity) in models.items()},
         "judge": examiner[1],
         "samples": chosen.samples,
         "seed": chosen.seed,
+        "revealed": {
+            schedule: {steps: revealed(schedule, steps) for steps in chosen.steps}
+            for schedule in chosen.schedules or ()
+        },
         "rows": [vars(row) for row in rows],
     }
     print(json.dumps(results)) if chosen.json else console.print(_table(rows))
@@ -132,14 +152,14 @@ def _quality(
     name: str,
     model: TextModel,
     examiner: Identified,
-    steps: int,
+    how: dict[str, Any],
     chosen: Options,
     bar: Progress,
 ) -> Quality:
     """The texts that a model writes in so many steps."""
 
     def write(count: int, first: int) -> list[str]:
-        return model.sample(count, length=chosen.length, steps=steps, seed=chosen.seed, first=first)
+        return model.sample(count, length=chosen.length, seed=chosen.seed, first=first, **how)
 
     began = time.monotonic()
     texts = written(chosen.samples, write, lambda count: bar.advance(bar.task_ids[0], count))
@@ -149,7 +169,7 @@ def _quality(
     verdict = judged(*examiner, texts)
     return Quality(
         model=name,
-        steps=steps,
+        steps=how["steps"],
         judge_bits=verdict["bits_per_character"],
         judge_bits_error=verdict["bits_per_character_error"],
         entropy_nats=float(entropies.mean()) * math.log(2),

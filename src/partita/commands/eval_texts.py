@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from jaxtyping import Bool, Int64
 from rich.progress import Progress
 from rich.table import Table
+from torch import Tensor
 
 from partita.commands.judging import Identified, described, load_judge, written
 from partita.data.documents import Corpus
@@ -17,8 +20,10 @@ from partita.data.hugging_face import PREFIX
 from partita.data.prepare import cache_key
 from partita.errors import InputError, naming, require
 from partita.evaluation.likelihood import nelbo
+from partita.evaluation.profile import draw_profile, profile, require_profiled
 from partita.evaluation.quality import WordList
 from partita.evaluation.texts import corpus_rows, whole_rows
+from partita.files import parents_made
 from partita.hub.text_model import TextModel
 from partita.methods import AR
 
@@ -32,11 +37,17 @@ def prepared(model: TextModel, chosen: Options) -> Callable[[Progress], dict[str
     """The work, after everything that it needs has been found."""
     examiner = None if chosen.judge is None else load_judge(chosen.judge, chosen.device)
     corpus, known = _corpus(model, chosen), _words(model, chosen)
+    if chosen.profile is not None:
+        with naming({"profile": "--profile"}):
+            require_profiled(model.method)
 
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
         if corpus is not None:
-            results["likelihood"] = _likelihood(model, corpus, chosen, bar)
+            text = _read(model, corpus, chosen)
+            results["likelihood"] = _likelihood(model, text, chosen, bar)
+            if chosen.profile is not None:
+                results["profile"] = _profile(model, text, chosen, Path(chosen.profile), bar)
         if chosen.samples:
             results["samples"] = _samples(model, examiner, known, chosen, bar)
         return results
@@ -53,43 +64,78 @@ def _corpus(model: TextModel, chosen: Options) -> Corpus | None:
         return Corpus(chosen.file, data.field, data.documents, data.label)
 
 
-def _likelihood(model: TextModel, corpus: Corpus, chosen: Options, bar: Progress) -> dict[str, Any]:
-    """The bound of a file (exact for an autoregressive model)."""
+class _Text(NamedTuple):
+    """A file as a model reads it, on the model's device."""
+
+    tokens: Int64[Tensor, "N L"]
+    real: Bool[Tensor, "N L"]
+    characters: int
+    bytes: int
+    label: Int64[Tensor, "N"] | None
+
+
+def _read(model: TextModel, corpus: Corpus, chosen: Options) -> _Text:
     data = model.recipe.data
     apart = data.rows == "padded" or data.document_attention
     skip = data.longer == "skip"
     rows = partial(whole_rows, skip=skip) if model.flexible else partial(corpus_rows, apart=apart)
     with naming({"path": "file", "field": "file", "text": "file", "label": "file"}):
-        tokens, real, characters, named = rows(
-            corpus, model.tokenizer, model.length, limit=chosen.limit
-        )
+        found = rows(corpus, model.tokenizer, model.length, limit=chosen.limit)
         labels = None
         if corpus.label is not None:
-            labels = torch.tensor([model.label_number(name) for name in named])
+            labels = torch.tensor([model.label_number(name) for name in found.labels])
+    tokens, real = found.tokens.to(model.device), found.real.to(model.device)
+    return _Text(tokens, real, found.characters, found.bytes, labels)
+
+
+def _likelihood(model: TextModel, text: _Text, chosen: Options, bar: Progress) -> dict[str, Any]:
+    """The bound of a file (exact for an autoregressive model)."""
     task = bar.add_task("likelihood", total=1.0)
     bound = nelbo(
         model.method,  # type: ignore[arg-type]
-        tokens.to(model.device),
-        valid=real.to(model.device),
-        label=labels,
+        text.tokens,
+        valid=text.real,
+        label=text.label,
         replicates=chosen.replicates,
         seed=chosen.seed,
         progress=lambda share: bar.update(task, completed=share),
     )
-    per_character = bound.tokens / characters
+    units = {"character": text.characters, "byte": text.bytes, "token": bound.tokens}
+    bits = {
+        f"bits_per_{unit}{of}": value * bound.tokens / count
+        for unit, count in units.items()
+        for of, value in (("", bound.bits), ("_error", bound.bits_error))
+    }
     return {
         "file": chosen.file,
-        **({} if labels is None else {"given_the_class": True}),
+        **({} if text.label is None else {"given_the_class": True}),
         "exact": isinstance(model.method, AR),
         "tokens": bound.tokens,
-        "characters": characters,
-        "bits_per_character": bound.bits * per_character,
-        "bits_per_character_error": bound.bits_error * per_character,
-        "bits_per_token": bound.bits,
-        "bits_per_token_error": bound.bits_error,
+        "characters": text.characters,
+        "bytes": text.bytes,
+        **bits,
         "perplexity": bound.perplexity,
         "perplexity_error": bound.perplexity_error,
     }
+
+
+def _profile(
+    model: TextModel, text: _Text, chosen: Options, path: Path, bar: Progress
+) -> list[dict[str, float]]:
+    """Where the bound comes from, as numbers and as a picture."""
+    task = bar.add_task("profile", total=1.0)
+    levels = profile(
+        model.method,
+        text.tokens,
+        text.real,
+        replicates=chosen.replicates,
+        seed=chosen.seed,
+        label=text.label,
+        progress=lambda share: bar.update(task, completed=share),
+    )
+    with parents_made(path):
+        draw_profile(levels, path)
+    return [{**vars(level), "bits": level.bits, "bits_error": level.bits_error} for level in levels]
 
 
 def _samples(

@@ -129,7 +129,7 @@ def replicate_nats(
                     batch=len(tokens),
                     valid=v,
                     label=c,
-                    layout=_apart(v) if getattr(method, "reads_padding", True) else DENSE,
+                    layout=apart(v) if getattr(method, "reads_padding", True) else DENSE,
                     **choices,
                 )
                 totals[step] += _nats(loss)
@@ -167,7 +167,7 @@ def _batches(
         yield rows, tokens[rows], valid[rows], None if labels is None else labels[rows]
 
 
-def _apart(valid: Tensor) -> Layout:
+def apart(valid: Tensor) -> Layout:
     """Real tokens read real tokens alone; each run of padding is a document of its own."""
     if bool(valid.all()):
         return DENSE

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partita.files import whole_file
+from partita.schedules import make_schedule, sampling_grid
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,20 @@ class Quality:
     tokens_per_second: float
 
 
-def draw_comparison(rows: Sequence[Quality], path: Path) -> None:
-    """Judge's bits and entropy, each against the steps, a curve for each model."""
+def revealed(schedule: str, steps: int) -> list[float]:
+    """The share of all tokens that each step of the ancestral sampler reveals, on average."""
+    visible = make_schedule(schedule).alpha(sampling_grid("uniform", steps))
+    visible[0], visible[-1] = 0.0, 1.0  # what a truncated schedule leaves out falls into the ends
+    return [float(share) for share in visible.diff()]
+
+
+def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) -> None:
+    """Judge's bits and entropy against the steps, a curve for each model; bits against the time."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    panels = figure.subplots(1, 2, sharex=True)
+    count = 3 if timed else 2
+    figure = Figure(figsize=(4.5 * count, 4), layout="constrained")
+    panels = figure.subplots(1, count)
     for name in dict.fromkeys(row.model for row in rows):
         own = sorted((row for row in rows if row.model == name), key=lambda row: row.steps)
         steps = [row.steps for row in own]
@@ -37,12 +46,21 @@ def draw_comparison(rows: Sequence[Quality], path: Path) -> None:
         style = {"marker": "o", "markersize": 3, "capsize": 2, "label": name}
         panels[0].errorbar(steps, bits, [r.judge_bits_error for r in own], **style)
         panels[1].errorbar(steps, entropy, [r.entropy_nats_error for r in own], **style)
-    for axes, label in zip(panels, ("judge's bits per character", "entropy in nats"), strict=True):
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set_xlabel("sampling steps")
-        axes.set_ylabel(label)
+        if timed:
+            seconds = [1000 / r.tokens_per_second for r in own]
+            panels[2].errorbar(seconds, bits, [r.judge_bits_error for r in own], **style)
+    under, number, time = "judge's bits per character", "sampling steps", "seconds for 1,000 tokens"
+    labels = (under, number), ("entropy in nats", number), (under, time)
+    for axes, (label, against) in zip(panels, labels[:count], strict=True):
+        axes.set_xscale("log", base=10 if against == time else 2)
+        axes.xaxis.set_major_formatter(_plainly)
+        axes.xaxis.set_minor_formatter(_plainly)
+        axes.set(xlabel=against, ylabel=label)
         axes.grid(alpha=0.3)
     panels[0].legend(fontsize="small")
     with whole_file(path) as partial:
         figure.savefig(partial, dpi=120, format="png")
+
+
+def _plainly(value: float, _: int) -> str:
+    return f"{value:g}"

@@ -25,6 +25,8 @@ class ScoredRows(NamedTuple):
     tokens: Int64[Tensor, "N L"]
     real: Bool[Tensor, "N L"]
     characters: int
+    bytes: int
+    """Of the text in UTF-8."""
     labels: list[str | None]
     """The class of each row's document, where the corpus tells it and rows hold but one."""
 
@@ -48,13 +50,14 @@ def corpus_rows(
     parts: list[Rows] = []
     stream: list[int] = []
     labels: list[str | None] = []
-    seen = characters = 0
+    seen = characters = size = 0
     for text, label in whole_documents(corpus, SEPARATORS[corpus.documents]):
         ids = tokenizer.encode(text)
         if limit is not None and seen + len(ids) > limit:
             ids = ids[: limit - seen]
             text = tokenizer.decode(ids)
         characters += len(text)
+        size += len(text.encode())
         seen += len(ids)
         if apart:
             parts.append(windows(ids, length))
@@ -68,7 +71,7 @@ def corpus_rows(
         labels = [None] * len(parts[-1][0])
     require(bool(parts), "file", f"{corpus.path} holds no text")
     tokens, real = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
-    return ScoredRows(tokens, real, characters, labels)
+    return ScoredRows(tokens, real, characters, size, labels)
 
 
 def whole_rows(
@@ -86,7 +89,7 @@ def whole_rows(
     """
     texts: list[list[int]] = []
     labels: list[str | None] = []
-    seen = characters = 0
+    seen = characters = size = 0
     for text, label in whole_documents(corpus, ""):
         ids = tokenizer.encode(text)
         if skip and len(ids) > length:
@@ -94,6 +97,7 @@ def whole_rows(
         texts.append(ids)
         labels.append(label)
         characters += len(text)
+        size += len(text.encode())
         seen += len(texts[-1])
         if limit is not None and seen >= limit:
             break
@@ -107,7 +111,7 @@ def whole_rows(
     rows = [torch.tensor(ids, dtype=torch.int64) for ids in texts]
     sizes = torch.tensor([len(ids) for ids in texts])
     real = torch.arange(longest) < sizes[:, None]
-    return ScoredRows(pad_sequence(rows, batch_first=True), real, characters, labels)
+    return ScoredRows(pad_sequence(rows, batch_first=True), real, characters, size, labels)
 
 
 class Stream(NamedTuple):

@@ -1,0 +1,158 @@
+"""Where a masked model's bound comes from: the nats of a hidden token, by the share that is hidden.
+
+With k of n tokens hidden at random, let c(k) be the mean nats of a hidden one. The bound per token
+is the mean of c(1), ..., c(n): reveal the tokens one by one in random order, and c(k) is what the
+next one costs. For a model that is told the time it is the integral over a in [0, 1] of the nats of
+hidden tokens, divided by n a, with each token hidden with probability a (MD4, section 2; a = 1 -
+alpha makes every schedule the same). Either way the bound is the area under the curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from partita.errors import require, require_int
+from partita.evaluation.likelihood import apart, standard_error
+from partita.files import whole_file
+from partita.methods.base import check_tokens
+from partita.methods.masked_method import MaskedMethod
+from partita.networks.layouts import DENSE
+from partita.randomness import Noise, Purpose
+from partita.samplers.front import as_labels, evaluating
+
+LEVELS = 16
+
+
+@dataclass(frozen=True)
+class Level:
+    """A range of shares of hidden tokens, and the mean nats of a hidden one."""
+
+    hidden_from: float
+    hidden_to: float
+    nats: float
+    nats_error: float
+
+    @property
+    def bits(self) -> float:
+        return self.nats / math.log(2)
+
+    @property
+    def bits_error(self) -> float:
+        return self.nats_error / math.log(2)
+
+
+def profile(
+    method: object,
+    tokens: Int64[Tensor, "N L"],
+    valid: Bool[Tensor, "N L"] | None = None,
+    *,
+    levels: int = LEVELS,
+    replicates: int = 2,
+    batch_size: int = 64,
+    seed: int = 0,
+    label: int | Int64[Tensor, "N"] | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> list[Level]:
+    """The curve, in so many levels of equal width. Each replicate visits every sequence at each."""
+    require_profiled(method)
+    assert isinstance(method, MaskedMethod)
+    check_tokens(tokens, method, valid)
+    require_int(levels, "levels")
+    require_int(replicates, "replicates", 2)
+    valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+    labels = as_labels(label, tokens.shape[0], tokens.device)
+    totals = torch.zeros(replicates, levels, dtype=torch.float64)
+    with evaluating(method), torch.no_grad():
+        for replicate in range(replicates):
+            for level in range(levels):
+                for start in range(0, len(tokens), batch_size):
+                    part = slice(start, start + batch_size)
+                    rows = torch.arange(len(tokens), device=tokens.device)[part]
+                    noise, step = Noise(seed, rows), replicate * levels + level
+                    share = _shares(noise, step, level, levels)
+                    given = tokens[part], valid[part], None if labels is None else labels[part]
+                    totals[replicate, level] += _nats(method, *given, share, noise, step)
+                if progress is not None:
+                    progress((step + 1) / (replicates * levels))
+    means = totals / int(valid.sum())
+    return [
+        Level(j / levels, (j + 1) / levels, float(means[:, j].mean()), standard_error(means[:, j]))
+        for j in range(levels)
+    ]
+
+
+def require_profiled(method: object) -> None:
+    """Refuse a method whose bound is no such area."""
+    require(
+        isinstance(method, MaskedMethod),
+        "profile",
+        f"there is none of {type(method).__name__}",
+        "it is for mdlm, mdlm-complementary, md4, maskgit and pgm",
+    )
+
+
+def _shares(noise: Noise, step: int, level: int, levels: int) -> Float64[Tensor, "B"]:
+    """A share of hidden tokens for each row, somewhere in the level."""
+    places = torch.zeros(1, 1, dtype=torch.int64, device=noise.samples.device)
+    return (level + noise.uniform(Purpose.TIME, step, places)[:, 0]) / levels
+
+
+def _nats(
+    method: MaskedMethod,
+    tokens: Tensor,
+    valid: Tensor,
+    label: Tensor | None,
+    share: Float64[Tensor, "B"],
+    noise: Noise,
+    step: int,
+) -> float:
+    """n times the mean nats of a row's hidden tokens, over all rows of a batch."""
+    places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    u = noise.uniform(Purpose.MASK, step, places)
+    length = valid.sum(-1)
+    if method.timed:
+        hidden = (u < share[:, None]) & valid
+        worth = 1 / share
+    else:
+        count = (share * length).long() + 1  # uniform on the numbers of hidden tokens in the level
+        rank = torch.where(valid, u, 2.0).argsort(-1).argsort(-1)
+        hidden = (rank < count[:, None]) & valid
+        worth = length / count
+    rows, positions = hidden.nonzero(as_tuple=True)
+    if not len(rows):
+        return 0.0
+    log_probs = method.predict(
+        tokens,
+        valid & ~hidden,
+        rows,
+        positions,
+        method.schedule.inverse(1 - share) if method.timed else None,
+        label,
+        layout=apart(valid) if method.reads_padding else DENSE,
+    )
+    nats = -log_probs.gather(-1, tokens[rows, positions][:, None])[:, 0].double()
+    return float((nats * worth[rows]).sum())
+
+
+def draw_profile(levels: Sequence[Level], path: Path) -> None:
+    """Bits of a hidden token against the share that is hidden."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axes = figure.subplots()
+    middles = [(level.hidden_from + level.hidden_to) / 2 for level in levels]
+    bits, errors = [level.bits for level in levels], [level.bits_error for level in levels]
+    widths = [level.hidden_to - level.hidden_from for level in levels]
+    axes.bar(middles, bits, widths, yerr=errors, alpha=0.4, capsize=2)
+    area = sum(level.bits * width for level, width in zip(levels, widths, strict=True))
+    axes.set_title(f"area: {area:.3f} bits per token, the bound", fontsize="small")
+    axes.set(xlabel="share of hidden tokens", ylabel="bits of a hidden token", xlim=(0, 1))
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
