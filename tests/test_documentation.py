@@ -86,8 +86,13 @@ def execute(command, place):
         assert main(words[1:]) == 0, command
         return
     program = {"torchrun": ["-m", "torch.distributed.run"], "python": []}[words[0]]
+    run_python([*program, *words[1:]], place)
+
+
+def run_python(words, place):
+    """A program in a process of its own, with one thread: the tests run beside each other."""
     result = subprocess.run(
-        [sys.executable, *program, *words[1:]],
+        [sys.executable, *words],
         cwd=place,
         capture_output=True,
         text=True,
@@ -117,10 +122,7 @@ def test_everything_that_a_page_shows_works(page, tmp_path, monkeypatch):
     saved = [body for _, body in files(page)]
     shown = [body for name, body in blocks(page) if name == "python" and body not in saved]
     program = "\n".join(shown)
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert result.returncode == 0, result.stderr
+    run_python(["-c", program], tmp_path)
 
 
 def test_the_pages_show_commands_and_mark_those_that_need_machines():

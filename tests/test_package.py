@@ -63,6 +63,13 @@ for name in partita.__all__: getattr(partita, name)
     assert result.returncode == 0, result.stderr
 
 
+def test_commands_start_without_a_compiler():
+    """It takes as long to load as torch itself, and nearly nobody compiles."""
+    code = "import sys, partita.commands.train, partita.commands.sample, partita.networks; "
+    result = python(code + "sys.exit('torch._dynamo' in sys.modules)")
+    assert result.returncode == 0, result.stderr
+
+
 def test_wheel_is_complete(tmp_path):
     """The built wheel holds every module, and runs from where it was unpacked."""
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]

@@ -6,12 +6,14 @@ minutes.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import torch._functorch.config as functorch
 from torch import nn
 
+from partita.networks import attention
 from partita.training.distribution import blocks_of
 
 KEPT_ACTIVATIONS = 0.8
@@ -32,6 +34,7 @@ def compile_parts(network: nn.Module, dynamic: bool | None = None) -> None:
     swap: Any = getattr(network, "swap", None)
     if swap is not None:
         parts.append(swap)
+    _leave_out()
     functorch.activation_memory_budget = KEPT_ACTIVATIONS
     for part in parts:
         part.compile(dynamic=dynamic)
@@ -39,6 +42,16 @@ def compile_parts(network: nn.Module, dynamic: bool | None = None) -> None:
         _compile_method(network, "_rotary")
         if swap is not None:
             _compile_method(swap, "queries")
+
+
+@functools.cache
+def _leave_out() -> None:
+    """Attention to packed tokens on a CPU stays as it is: its shapes change with every partition.
+
+    (It is not marked where it is defined: the mark alone would load the compiler, for a second.)
+    """
+    name = "_attend_on_cpu"
+    setattr(attention, name, torch.compiler.disable(getattr(attention, name)))  # type: ignore[no-untyped-call]
 
 
 def _compile_method(module: Any, name: str) -> None:  # noqa: ANN401 - any module

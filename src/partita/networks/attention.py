@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention.varlen import varlen_attn
 
 from partita.fast import KERNELS
 from partita.networks.layers import Rotary, rms_normalise
@@ -64,8 +63,7 @@ def attend(
         return _attend_varlen(query, key, value, layout)
     if query.is_cuda:  # one call of fixed shape: counting segments would wait for the GPU
         return _attend_padded(query, key, value, layout)
-    attended: Tensor = _attend_on_cpu(query, key, value, layout)
-    return attended
+    return _attend_on_cpu(query, key, value, layout)
 
 
 def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: Dense) -> Tensor:
@@ -96,6 +94,8 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Segments) 
             offsets = layout.query_offsets, layout.key_offsets
             packed: Tensor = attend_packed(query, key, value, *offsets, layout.max_queries)
             return packed
+    from torch.nn.attention.varlen import varlen_attn  # takes a second, which CPUs need not wait
+
     attended = varlen_attn(
         query,
         key,
@@ -124,7 +124,6 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: Segments) ->
     return _attend_dense(query, key, value, Dense(mask))
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator] # shapes change with every partition
 def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
     """Packed segments by the cheapest of three ways: no padding, padding, one call for each."""
     queries, keys = layout.query_offsets.diff().tolist(), layout.key_offsets.diff().tolist()
