@@ -135,7 +135,15 @@ def _profile(
     )
     with parents_made(path):
         draw_profile(levels, path)
-    return [{**vars(level), "bits": level.bits, "bits_error": level.bits_error} for level in levels]
+    return [
+        {
+            "hidden_from": level.hidden_from,
+            "hidden_to": level.hidden_to,
+            "bits_per_token": level.cost.bits,
+            "bits_per_token_error": level.cost.bits_error,
+        }
+        for level in levels
+    ]
 
 
 def _samples(

@@ -9,7 +9,6 @@ alpha makes every schedule the same). Either way the bound is the area under the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from partita.errors import require, require_int
-from partita.evaluation.likelihood import apart, standard_error
+from partita.evaluation.likelihood import Estimate, apart, standard_error
 from partita.files import whole_file
 from partita.methods.base import check_tokens
 from partita.methods.masked_method import MaskedMethod
@@ -32,20 +31,11 @@ LEVELS = 16
 
 @dataclass(frozen=True)
 class Level:
-    """A range of shares of hidden tokens, and the mean nats of a hidden one."""
+    """A range of shares of hidden tokens, and what a hidden one costs there."""
 
     hidden_from: float
     hidden_to: float
-    nats: float
-    nats_error: float
-
-    @property
-    def bits(self) -> float:
-        return self.nats / math.log(2)
-
-    @property
-    def bits_error(self) -> float:
-        return self.nats_error / math.log(2)
+    cost: Estimate
 
 
 def profile(
@@ -81,11 +71,9 @@ def profile(
                     totals[replicate, level] += _nats(method, *given, share, noise, step)
                 if progress is not None:
                     progress((step + 1) / (replicates * levels))
-    means = totals / int(valid.sum())
-    return [
-        Level(j / levels, (j + 1) / levels, float(means[:, j].mean()), standard_error(means[:, j]))
-        for j in range(levels)
-    ]
+    count = int(valid.sum())
+    costs = [Estimate(float(m.mean()), standard_error(m), count) for m in (totals / count).T]
+    return [Level(j / levels, (j + 1) / levels, cost) for j, cost in enumerate(costs)]
 
 
 def require_profiled(method: object) -> None:
@@ -148,10 +136,10 @@ def draw_profile(levels: Sequence[Level], path: Path) -> None:
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     axes = figure.subplots()
     middles = [(level.hidden_from + level.hidden_to) / 2 for level in levels]
-    bits, errors = [level.bits for level in levels], [level.bits_error for level in levels]
+    bits, errors = [x.cost.bits for x in levels], [x.cost.bits_error for x in levels]
     widths = [level.hidden_to - level.hidden_from for level in levels]
     axes.bar(middles, bits, widths, yerr=errors, alpha=0.4, capsize=2)
-    area = sum(level.bits * width for level, width in zip(levels, widths, strict=True))
+    area = sum(height * width for height, width in zip(bits, widths, strict=True))
     axes.set_title(f"area: {area:.3f} bits per token, the bound", fontsize="small")
     axes.set(xlabel="share of hidden tokens", ylabel="bits of a hidden token", xlim=(0, 1))
     with whole_file(path) as partial:
