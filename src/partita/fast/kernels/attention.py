@@ -3,8 +3,7 @@
 A program takes a tile of one segment's queries, for one head, and walks over the segment's keys
 with a running softmax. Where a step asks for a few positions of each row, tiles are as low as
 tensor cores allow. On one H200, for 32 segments of 512 tokens and 12 heads of 64 channels, it
-takes 87 microseconds where torch's kernel takes 106, and 19 where it takes 37 if each segment has
-8 queries.
+takes 83 microseconds where torch's kernel takes 107.
 """
 
 from __future__ import annotations
