@@ -77,7 +77,8 @@ def alone(place):
     return {name: train(place, f"alone-{name}", 1, *rate(name)) for name in TOLERANCE}
 
 
-@pytest.mark.parametrize(("optimiser", "distribution"), [("adamw", "ddp"), ("muon", "fsdp")])
+@pytest.mark.parametrize("distribution", ["ddp", "fsdp"])
+@pytest.mark.parametrize("optimiser", list(TOLERANCE))
 def test_two_processes_equal_one_and_resume_as_one(place, alone, optimiser, distribution):
     flags = [*rate(optimiser), "--run.distribution", distribution]
     two = train(place, f"two-{optimiser}-{distribution}", 2, *flags)
