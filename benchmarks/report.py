@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 
+from partita.evaluation.growth import draw_growth
 from partita.evaluation.steps import Quality, draw_comparison
 from partita.training.throughput import PEAKS
 
@@ -24,9 +25,15 @@ DOCS = HERE.parent / "docs"
 REPORT, PICTURES = DOCS / "results.md", DOCS / "pictures"
 
 
+def measured(name: str) -> dict[str, Any]:
+    """What a file holds."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
 def rows(name: str, **wanted: Any) -> list[dict[str, Any]]:
     """The rows of a file in which these columns have these values."""
-    found = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    found = measured(name)["rows"]
     return [r for r in found if all(r[key] == value for key, value in wanted.items())]
 
 
@@ -62,8 +69,8 @@ def bits(name: str, model: str, steps: int) -> str:
 
 def found(name: str, contestant: str) -> list[dict[str, Any]]:
     """What `partita bench` found for a contestant; nothing, if it was not in the race."""
-    measured = json.loads((RESULTS / f"{name}.json").read_text())
-    tables = [t for subject in ("sampling", "training") for t in measured.get(subject, {}).values()]
+    subjects = [measured(name).get(subject, {}) for subject in ("sampling", "training")]
+    tables = [table for subject in subjects for table in subject.values()]
     return [r for table in tables for r in table if r["name"] == contestant]
 
 
@@ -75,10 +82,14 @@ def largest_turn(name: str, contestant: str) -> float:
 
 def table(name: str, title: str) -> list[dict[str, Any]]:
     """A table of `partita bench`."""
-    measured = json.loads((RESULTS / f"{name}.json").read_text())
-    subject = title.split()[0].lower()
-    rows_of: list[dict[str, Any]] = measured[subject][title]
+    rows_of: list[dict[str, Any]] = measured(name)[title.split()[0].lower()][title]
     return rows_of
+
+
+def grown(title: str, method: str) -> float:
+    """Seconds of a method in one of the tables of growth."""
+    one = next(r for r in measured("bench-h200-growth")["growth"][title] if method in r["name"])
+    return float(statistics.median(one["seconds"]))
 
 
 def timed(name: str, title: str, contestant: str) -> dict[str, Any]:
@@ -106,6 +117,7 @@ def rendered() -> str:
         "found": found,
         "table": table,
         "timed": timed,
+        "grown": grown,
         "middle": statistics.median,
         "largest_turn": largest_turn,
         "PEAKS": PEAKS,
@@ -125,6 +137,7 @@ def draw_steps(names: dict[str, str], picture: Path) -> None:
 def main() -> None:
     """Everything anew."""
     REPORT.write_text(rendered())
+    draw_growth(measured("bench-h200-growth"), PICTURES / "growth.png")
     draw_steps({"steps-mdlm": "MDLM", "steps-pgm": "PGM"}, PICTURES / "steps.png")
 
 

@@ -106,7 +106,7 @@ def test_an_axis_may_be_left_out(tmp_path):
     axes = "--growth_lengths [8,16] --growth_batches [] --growth_steps []"
     words = f"growth {SMALL} {axes} --batch_size 2 --steps 2 --turns 1 --device cpu"
     assert main(["bench", *words.split(), "--out", str(out), "--picture", str(picture)]) == 0
-    assert [t.split(":")[0] for t in json.loads(out.read_text())["growth"]] == ["lengths"] * 2
+    assert [t.split()[0] for t in json.loads(out.read_text())["growth"]] == ["length"] * 2
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
@@ -133,15 +133,15 @@ def test_growth_along_each_axis(tmp_path, capsys):
     files = ["--out", str(out), "--picture", str(picture)]
     assert main(["bench", *words.split(), "--speeds", "[captured]", *files]) == 0
     tables = json.loads(out.read_text())["growth"]
-    assert "lengths: 8 (batches 2, steps 2)" in tables
+    assert "length 8 (batch 2, steps 2)" in tables
     tables = {title.split(" (")[0]: rows for title, rows in tables.items()}
     assert list(tables) == [
-        *("lengths: 8", "lengths: 16"),
-        *("batches: 1", "batches: 2", "batches: 4"),
-        *("steps: 2", "steps: 4"),
+        *("length 8", "length 16"),
+        *("batch 1", "batch 2", "batch 4"),
+        *("steps 2", "steps 4"),
     ]
-    assert [row["tokens"] for row in tables["lengths: 16"]] == [32, 32]
-    assert [row["tokens"] for row in tables["batches: 4"]] == [32, 32]
+    assert [row["tokens"] for row in tables["length 16"]] == [32, 32]
+    assert [row["tokens"] for row in tables["batch 4"]] == [32, 32]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "growth as curves" in capsys.readouterr().out
 

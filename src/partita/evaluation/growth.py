@@ -17,6 +17,7 @@ from partita.networks.options import TransformerOptions
 
 AXES = ("lengths", "batches", "steps")
 _ENTRANTS = (("mdlm", "ancestral"), ("pgm", "ancestral"))
+_ONE = {"lengths": "length", "batches": "batch", "steps": "steps"}  # of them
 _LABELS = {"lengths": "tokens of a sequence", "batches": "sequences", "steps": "steps"}
 
 
@@ -42,8 +43,8 @@ def grown(
             speeds=speeds,
             entrants=_ENTRANTS,
         )
-        others = ", ".join(f"{name} {at[name]}" for name in AXES if name != axis)
-        yield f"{axis}: {number} ({others})", race(entrants, device, **race_options)
+        others = ", ".join(f"{_ONE[name]} {at[name]}" for name in AXES if name != axis)
+        yield f"{_ONE[axis]} {number} ({others})", race(entrants, device, **race_options)
 
 
 def draw_growth(results: dict[str, Any], path: Path) -> None:
@@ -67,7 +68,7 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
         panel.set_title(fixed, fontsize="small")
         panel.xaxis.set_major_formatter(_plainly)
         panel.yaxis.set_major_formatter(_plainly)
-        panel.yaxis.set_minor_formatter(_plainly)
+        panel.yaxis.set_minor_formatter(_sparsely)
         panel.tick_params(axis="y", which="minor", labelsize="x-small")
         panel.legend(fontsize="small")
     with whole_file(path) as partial:
@@ -81,9 +82,8 @@ def _curves(
     curves: dict[str, list[tuple[int, float]]] = {}
     same = ""
     for title, rows in tables.items():
-        kind, _, rest = title.partition(": ")
-        number, _, fixed = rest.partition(" ")
-        for row in rows if kind == axis else ():
+        kind, number, fixed = title.split(" ", 2)
+        for row in rows if kind == _ONE[axis] else ():
             same = fixed.strip("()")
             name = str(row["name"]).replace(", ancestral", "")
             curves.setdefault(name, []).append((int(number), median(row["seconds"])))
@@ -92,3 +92,8 @@ def _curves(
 
 def _plainly(value: float, _: int) -> str:
     return f"{value:g}"
+
+
+def _sparsely(value: float, _: int) -> str:
+    """Between powers of ten, 2 and 5 alone."""
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
