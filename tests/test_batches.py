@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed, Padded
 from partita.data.shards import Shards, ShardWriter
 from partita.errors import InputError
@@ -130,3 +131,38 @@ def test_what_cannot_be_rows_is_refused(documents):
     with pytest.raises(InputError, match="document_attention"):
         Padded(documents, 5, document_attention=False)
     assert np.array_equal(documents.ends, [3, 15, 16, 21, 28])
+
+
+def test_batches_read_ahead_are_those_of_the_order():
+    order = Order(Packed(InMemory(torch.arange(100)), 5), 4, seed=3)
+    part = slice(1, 3)
+    with Ahead(order, part, torch.device("cpu")) as ahead:
+        for step in (0, 1, 2, 7, 8, 3):  # also where another step was expected
+            found, plain = ahead.batch(step), order.batch(step, part)
+            assert torch.equal(found.tokens, plain.tokens)
+            assert torch.equal(found.rows, plain.rows)
+            assert (found.starts, found.count, found.size) == (plain.starts, plain.count, 4)
+
+
+def test_what_cannot_be_read_ahead_is_said_when_it_is_wanted():
+    class Short:
+        """A source whose second batch cannot be read."""
+
+        ends = np.array([20])
+
+        def __len__(self):
+            return 20
+
+        def read(self, start, stop):
+            if self.reads > 4:
+                raise OSError("the disk is gone")
+            self.reads += 1
+            return torch.arange(start, stop)
+
+        reads = 0
+
+    order = Order(Packed(Short(), 5), 4, seed=0)
+    with Ahead(order, slice(None), torch.device("cpu")) as ahead:
+        ahead.batch(0)
+        with pytest.raises(OSError, match="the disk is gone"):
+            ahead.batch(1)

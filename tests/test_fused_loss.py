@@ -84,6 +84,20 @@ def assert_same(method, **told):
         )
 
 
+def assert_everywhere_same(method, **told):
+    """A loss that asks visible places too is the same loss."""
+    plain, slopes = learned(method, False, **told)
+    method.everywhere = True
+    for fused in (False, True):
+        loss, found = learned(method, fused, **told)
+        for part in ("objective", "per_token", "cross_entropy"):
+            torch.testing.assert_close(getattr(loss, part), getattr(plain, part), **EXACT)
+        assert torch.equal(loss.counted, plain.counted)
+        for name, slope in slopes.items():
+            scale = float(slope.abs().max())  # norms are float32, over more places than before
+            torch.testing.assert_close(found[name], slope, rtol=1e-6, atol=1e-6 * scale)
+
+
 # Against the plain loss --------------------------------------------------------------------------
 
 
@@ -94,6 +108,25 @@ def test_fused_is_plain(name, told):
     assert not method.network.fuses
     assert_same(method, **TOLD[told])
     assert method.network.fuses
+
+
+@pytest.mark.parametrize("name", ["mdlm", "md4", "maskgit"])
+@pytest.mark.parametrize("told", TOLD)
+def test_asking_everywhere_is_asking_for_what_is_hidden(name, told):
+    method = build(name)
+    assert not method._asks_everywhere(TOKENS)  # on a CPU nobody waits
+    assert_everywhere_same(method, **TOLD[told])
+
+
+def test_asking_everywhere_with_the_mask_as_first_token():
+    """Padding holds the mask, whose nats are infinite."""
+    method = build("mdlm")
+    first = MDLM(method.network, mask_id=0)
+    losses = []
+    for first.everywhere in (False, True):
+        losses.append(first.loss(TOKENS.clamp(min=1), NOISE, valid=padding()))
+    torch.testing.assert_close(losses[1].objective, losses[0].objective, **EXACT)
+    torch.testing.assert_close(losses[1].per_token, losses[0].per_token, **EXACT)
 
 
 @every_method

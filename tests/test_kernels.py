@@ -19,6 +19,7 @@ from partita.methods import METHODS
 from partita.networks.attention import _attend_on_cpu
 from partita.networks.layouts import Segments
 from partita.networks.options import TransformerOptions
+from partita.randomness import Noise, Purpose
 from partita.samplers import sample
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -29,6 +30,7 @@ if not INTERPRETED and not torch.cuda.is_available():
 attention = import_module("partita.fast.kernels.attention")
 draws = import_module("partita.fast.kernels.draws")
 scores = import_module("partita.fast.kernels.scores")
+uniforms_of = import_module("partita.fast.kernels.uniforms")
 draw_tokens, score_rows, on_cpu = draws.draw_tokens, scores.score_rows, cross_entropy._scored
 DEVICE = "cpu" if INTERPRETED else "cuda"
 BLOCK = 32
@@ -171,6 +173,37 @@ def test_a_program_that_draws_by_the_kernel(name, monkeypatch):
 
     monkeypatch.setattr(Program, "_draw", by_kernel)
     assert torch.equal(sample(model, 2, steps=2, speed="captured"), plain)
+
+
+# Uniforms ----------------------------------------------------------------------------------------
+
+ADDRESSES = {
+    "the first": (0, 0, Purpose.ORDER, 0),
+    "a usual one": (17, 3, Purpose.MASK, 1),
+    "the largest": (2**64 - 1, 2**32 - 1, Purpose.LABEL, 2**24 - 1),
+    "more steps than 32 bits count": (5, 2**40 + 9, Purpose.TIME, 2),
+}
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+@pytest.mark.parametrize("count", [1, BLOCK, 2 * BLOCK + 3])
+def test_uniforms_of_addresses(name, count, monkeypatch):
+    """Bit by bit those of torch."""
+    monkeypatch.setattr(uniforms_of, "BLOCK", BLOCK)
+    seed, step, purpose, stream = ADDRESSES[name]
+    positions = torch.arange(count)[None] + 2**31 - 2
+    samples = torch.tensor([0, 3, 2**32 - 1, 2**33 + 1])
+    plain = Noise(seed, samples, stream).uniform(purpose, step, positions)
+    places = positions.expand(4, -1).to(DEVICE), samples[:, None].expand(-1, count).to(DEVICE)
+    word = (int(purpose) << 24) | stream
+    key = seed & 0xFFFFFFFF, seed >> 32
+    found = uniforms_of.philox_uniforms(*places, step & 0xFFFFFFFF, word, key, 10)
+    assert torch.equal(found.cpu(), plain)
+
+
+def test_no_uniforms():
+    nothing = torch.zeros(0, 3, dtype=torch.int64, device=DEVICE)
+    assert uniforms_of.philox_uniforms(nothing, nothing, 0, 0, (0, 0), 10).shape == (0, 3)
 
 
 # Attention ---------------------------------------------------------------------------------------

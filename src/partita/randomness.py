@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.errors import require
+from partita.fast import KERNELS
 
 _MASK32 = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -122,13 +123,20 @@ class Noise:
 
     def _uniform(self, purpose: Purpose, step: int, samples: Tensor, positions: Tensor) -> Tensor:
         purpose_and_stream = (int(purpose) << _STREAM_BITS) | self.stream
+        key = self.seed & _MASK32, self.seed >> 32
+        if positions.is_cuda and KERNELS:
+            from partita.fast.kernels.uniforms import philox_uniforms
+
+            return philox_uniforms(
+                positions, samples, step & _MASK32, purpose_and_stream, key, _ROUNDS
+            )
         counter = (
             positions & _MASK32,
             torch.full_like(positions, step & _MASK32),
             samples & _MASK32,
             torch.full_like(positions, purpose_and_stream),
         )
-        high, low, _, _ = philox(counter, (self.seed & _MASK32, self.seed >> 32))
+        high, low, _, _ = philox(counter, key)
         return ((high << 21) | (low >> 11)).to(torch.float64) * 2.0**-53
 
 

@@ -94,6 +94,10 @@ class Batch:
         moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         return replace(moved, ends=self.ends)
 
+    def pinned(self) -> Batch:
+        """The same in memory that a GPU can fetch from by itself."""
+        return self._with(Tensor.pin_memory)
+
     def split(self, most: int | None) -> list[Batch]:
         """The same rows in parts of at most `most`."""
         size = len(self.rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -76,6 +76,11 @@ class Loss:
     def per_sequence(self) -> Float[Tensor, "B"]:
         """Nats of each sequence; for the weights of a bound, an unbiased estimate of that bound."""
         return self.per_token.sum(-1)
+
+    def of(self, predicted: Bool[Tensor, "B L"]) -> Loss:
+        """The same, where other tokens were asked for too, at weight 0."""
+        nats = self.cross_entropy.where(predicted, 0)
+        return replace(self, cross_entropy=nats, counted=self.counted & predicted)
 
 
 @runtime_checkable

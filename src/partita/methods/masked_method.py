@@ -19,6 +19,8 @@ from partita.networks.base import Network, Queries, check_bidirectional
 from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.packing import places_of
+from partita.networks.transformer import Transformer
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy
 from partita.randomness import Noise
@@ -41,6 +43,8 @@ class MaskedMethod(nn.Module, ABC):
     predicts_real_tokens_alone: ClassVar[bool] = False
     partitions: ClassVar[bool] = False  # whether its network reads groups, not masks
     reads_padding: ClassVar[bool] = True  # unless a layout keeps it apart
+    everywhere: bool | None = None
+    """Whether a loss asks visible places too; on GPUs, if the head is small, unless told."""
 
     def __init__(
         self,
@@ -249,10 +253,28 @@ class MaskedMethod(nn.Module, ABC):
         layout: Layout = DENSE,
     ) -> Loss:
         """The loss for tokens that are already hidden."""
-        queries = Queries(*corruption.masked.nonzero(as_tuple=True))
-        seen = tokens, ~corruption.masked, queries, corruption.times, label, layout
+        hidden, weights = corruption.masked, corruption.weights
+        everywhere = self._asks_everywhere(tokens)
+        queries = places_of(None if everywhere else hidden, tokens)
+        seen = tokens, ~hidden, queries, corruption.times, label, layout
         answer = self._ask(*seen, project=not self._fuses)
-        return self._weighed(answer, queries, tokens, corruption.weights, valid)
+        if not everywhere:
+            return self._weighed(answer, queries, tokens, weights, valid)
+        some_token = int(self.mask_id == 0)  # a visible place may hold a mask: padding
+        asked, weights = tokens.where(hidden, some_token), weights.where(hidden, 0)
+        return self._weighed(answer, queries, asked, weights, valid).of(hidden)
+
+    def _asks_everywhere(self, tokens: Tensor) -> bool:
+        """Whether visible places are asked too, at weight 0.
+
+        To find the hidden ones, a program on a GPU must wait for it. Where the head is as small as
+        another layer, to ask everywhere costs less than that.
+        """
+        if self.everywhere is not None:
+            return self.everywhere
+        config = self.network.config
+        small = isinstance(self.network, Transformer) and config.outputs <= config.width  # type: ignore[attr-defined]
+        return tokens.is_cuda and small
 
     @property
     def _fuses(self) -> bool:

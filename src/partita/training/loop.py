@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed
 from partita.errors import InputError, require
 from partita.evaluation.likelihood import Estimate
@@ -71,19 +72,20 @@ def train(
     reader = _Reader(engine, order, hooks)
     began = time.monotonic() - engine.seconds
     signal, share = _agree(engine, hooks, began)
-    while share < 1 and not signal:
-        batch = order.batch(engine.step, part).to(world.device)
-        reader.add(engine.advance(batch, options.rate_at(share)), batch.count)
-        signal, share = _agree(engine, hooks, began)
-        if engine.step % run.log_every == 0 or share == 1 or signal:
-            reader.read()
-        keep = engine.step % run.checkpoint_every == 0 or share == 1 or signal
-        if engine.step % run.validate_every == 0 or share == 1:
-            keep = _validate(engine, valid, hooks) or keep
-            reader.since = time.monotonic()  # what is reported is the speed of training
-        if keep and hooks.save:
-            reader.read()  # a broken loss must not reach a checkpoint
-            hooks.save()
+    with Ahead(order, part, world.device) as ahead:
+        while share < 1 and not signal:
+            batch = ahead.batch(engine.step)
+            reader.add(engine.advance(batch, options.rate_at(share)), batch.count)
+            signal, share = _agree(engine, hooks, began)
+            if engine.step % run.log_every == 0 or share == 1 or signal:
+                reader.read()
+            keep = engine.step % run.checkpoint_every == 0 or share == 1 or signal
+            if engine.step % run.validate_every == 0 or share == 1:
+                keep = _validate(engine, valid, hooks) or keep
+                reader.since = time.monotonic()  # what is reported is the speed of training
+            if keep and hooks.save:
+                reader.read()  # a broken loss must not reach a checkpoint
+                hooks.save()
     return signal
 
 

@@ -1,0 +1,39 @@
+"""The next batch is read while the device still works on the present one."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from partita.data.batches import Batch, Order
+
+
+class Ahead:
+    """An order's batches on a device, each read by a thread one step before it is wanted.
+
+    Which rows a step has is a function of its number, so reading early changes nothing.
+    """
+
+    def __init__(self, order: Order, part: slice, device: torch.device) -> None:
+        self.order, self.part, self.device = order, part, device
+        self._thread = ThreadPoolExecutor(1, "batches")
+        self._waiting: tuple[int, Future[Batch]] | None = None
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, on the device; the next one is begun."""
+        expected, future = self._waiting or (None, None)
+        batch = future.result() if future and expected == step else self._read(step)
+        self._waiting = step + 1, self._thread.submit(self._read, step + 1)
+        return batch.to(self.device)
+
+    def _read(self, step: int) -> Batch:
+        batch = self.order.batch(step, self.part)
+        # A GPU fetches from pinned memory by itself; other memory it must be handed, in its turn.
+        return batch.pinned() if self.device.type == "cuda" else batch
