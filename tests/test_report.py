@@ -1,22 +1,34 @@
-"""docs/results.md is what its template and the measurements make of it."""
+"""docs/results.md is what its template and the measurements make of it; how those are made."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 
-FILE = Path(__file__).parents[1] / "benchmarks" / "report.py"
+from partita.commands import main
+from partita.recipe import Recipe
+
+ROOT = Path(__file__).parents[1]
+
+
+def program(name):
+    """A program of benchmarks/, as a module."""
+    file = ROOT / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
 def report():
-    spec = importlib.util.spec_from_file_location("report", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program("report")
 
 
 def test_the_report_is_up_to_date(report):
@@ -47,3 +59,45 @@ def test_a_figure_that_nobody_measured_stops_it(report, tmp_path):
 def test_pictures_are_drawn(report, tmp_path):
     report.draw_steps({"steps-mdlm": "MDLM"}, tmp_path / "steps.png")
     assert (tmp_path / "steps.png").read_bytes()[:4] == b"\x89PNG"
+
+
+SMALL = "--network.width 16 --network.depth 2 --network.heads 2 --network.length 16"
+SHORT = "--training.steps 3 --training.seconds null --training.batch_size 2 --run.compile false"
+
+
+@pytest.mark.parametrize("name", ["wiki8-mdlm", "wiki8-pgm-6-2"])
+def test_a_recipe_is_run_and_measured(name, tmp_path, monkeypatch, capfd):
+    run = program("run")
+    monkeypatch.setattr(run, "partita", lambda *words: main([*map(str, words)]))
+    texts = {part: tmp_path / f"{part}.txt" for part in ("train", "valid", "test")}
+    for part, text in texts.items():
+        text.write_text(f"a text to {part} with " * 40)
+    flags = "--network.decoder.depth 1" if "pgm" in name else ""
+    words = [ROOT / "recipes" / f"{name}.yaml", "--limit", 200, "--replicates", 2]
+    words += [word for part, text in texts.items() for word in (f"--{part}", text)]
+    words += ["--runs", tmp_path / "runs", "--out", tmp_path / "out", "--"]
+    words += [*SMALL.split(), *SHORT.split(), *flags.split(), "--data.cache", tmp_path / "cache"]
+    words += ["--run.device", "cpu"]
+    run.main([*map(str, words)])
+    found = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+    assert found["training"]["steps"] == 3
+    assert found["training"]["tokens"] == 3 * 2 * 16
+    assert found["recipe"]["network"]["width"] == 16
+    assert 3 < found["valid"]["bits_per_character"] < 6
+    assert found["test"]["file"] == "test.txt"
+    assert str(tmp_path) not in json.dumps(found)
+    assert f"{name}: " in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "recipes").glob("wiki*.yaml")), ids=lambda f: f.stem
+)
+def test_recipes_of_texts_make_networks_of_the_size_that_they_name(file, capsys):
+    assert main(["train", "text.txt", "--config", str(file), "--print_config"]) == 0
+    recipe = Recipe.from_dict(yaml.safe_load(capsys.readouterr().out))
+    tokens = recipe.tokenizer.vocab_size if recipe.tokenizer.name == "bpe" else 27
+    with torch.device("meta"):
+        method = recipe.method.build(recipe.network, tokens)
+    millions = sum(p.numel() for p in method.parameters()) / 1e6
+    named = re.search(r"([\d.]+) million parameters", file.read_text().replace("\n# ", " "))
+    assert abs(float(named[1]) / millions - 1) < 0.06

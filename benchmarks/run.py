@@ -1,0 +1,121 @@
+"""Train recipes one after the other, measure what came of each, and keep the figures as JSON.
+
+    python benchmarks/run.py recipes/wiki8-mdlm.yaml recipes/wiki8-pgm.yaml \
+        --train wiki8-train.txt --valid wiki8-valid.txt --test wiki8-test.txt
+
+A run is called as its recipe is. It lives in runs/NAME and, called again, goes on where it
+stopped; what was measured is in benchmarks/results/NAME.json: the recipe, the machine, tokens and
+seconds, the curve of training, and the bits of both texts. Words after `--` are flags for every
+`partita train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from partita.hub.trained import load
+from partita.provenance import environment
+from partita.training.distribution import choose_device
+
+RESULTS = Path(__file__).parent / "results"
+POINTS = 40  # of a curve
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The words of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_AsWritten)
+    parser.add_argument("recipes", nargs="+", type=Path, help="recipes as YAML")
+    parser.add_argument("--train", required=True, help="the text to train on")
+    parser.add_argument("--valid", required=True, help="a text to measure, for choosing by")
+    parser.add_argument("--test", required=True, help="a text to measure, for reporting")
+    parser.add_argument("--limit", type=int, default=1_000_000, help="tokens of each")
+    parser.add_argument("--replicates", type=int, default=4, help="draws of each bound")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs live")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
+    words = sys.argv[1:] if words is None else [*words]
+    cut = words.index("--") if "--" in words else len(words)
+    chosen = parser.parse_args(words[:cut])
+    chosen.flags = words[cut + 1 :]
+    for recipe in chosen.recipes:
+        if not recipe.is_file():
+            parser.error(f"{recipe}: there is no such recipe")
+    return chosen
+
+
+class _AsWritten(argparse.RawDescriptionHelpFormatter):
+    pass
+
+
+def partita(*words: str | Path) -> None:
+    """A command of the library, in a process of its own: it leaves nothing in memory."""
+    subprocess.run([sys.executable, "-m", "partita", *map(str, words)], check=True)
+
+
+def evaluated(run: Path, text: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    """The bits of a text."""
+    out = run / "evaluated.json"
+    few = "--limit", str(chosen.limit), "--replicates", str(chosen.replicates)
+    partita("eval", run, text, *few, "--samples", "0", "--out", out)
+    found: dict[str, Any] = json.loads(out.read_text())["likelihood"]
+    return found | {"file": Path(text).name}
+
+
+def curve(run: Path, step_tokens: int) -> dict[str, Any]:
+    """How long training took, and how its loss fell."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    reports = [line for line in lines if "loss" in line]
+    spread = reports[:: max(1, len(reports) // POINTS)]
+    return {
+        "steps": reports[-1]["step"],
+        "tokens": reports[-1]["step"] * step_tokens,
+        "seconds": reports[-1]["seconds"],
+        "tokens_per_second": statistics.median(r["tokens_per_second"] for r in reports),
+        "epochs": reports[-1]["epoch"],
+        "curve": [[r["step"] * step_tokens, r["seconds"], r["bits"]] for r in spread],
+    }
+
+
+def measured(recipe: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Train, and look at what came of it."""
+    run = chosen.runs / recipe.stem
+    partita("train", chosen.train, "--config", recipe, "--out", run, *chosen.flags)
+    model = load(str(run), device="cpu")
+    made = model.recipe.to_dict()
+    made["data"].pop("path"), made["data"].pop("cache")  # where somebody keeps their files
+    length = model.recipe.training.length or model.recipe.network.length
+    return {
+        "name": recipe.stem,
+        "environment": environment(choose_device(model.recipe.run.device)),
+        "parameters": sum(p.numel() for p in model.method.parameters()),
+        "recipe": made,
+        "training": curve(run, model.recipe.training.batch_size * length),
+        "valid": evaluated(run, chosen.valid, chosen),
+        "test": evaluated(run, chosen.test, chosen),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """All of them."""
+    chosen = parsed(words)
+    for recipe in chosen.recipes:
+        found = measured(recipe, chosen)
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        (chosen.out / f"{recipe.stem}.json").write_text(json.dumps(found, indent=1) + "\n")
+        bits = {text: found[text]["bits_per_character"] for text in ("valid", "test")}
+        tokens, seconds = found["training"]["tokens"], found["training"]["seconds"]
+        print(
+            f"{recipe.stem}: {bits['valid']:.4f} bits per character of valid, {bits['test']:.4f} "
+            f"of test, after {tokens:,} tokens in {seconds:.0f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
