@@ -15,6 +15,7 @@ import pytest
 import torch
 from scipy import stats
 
+from partita.errors import InputError
 from partita.evaluation.likelihood import bound_ends, exact_log_likelihood, nelbo
 from partita.methods import ComplementaryMDLM
 from partita.processes.corruption import (
@@ -24,6 +25,7 @@ from partita.processes.corruption import (
     Partition,
     Rate,
     Subset,
+    make_law,
     unweighted,
     weighed,
 )
@@ -579,6 +581,28 @@ def test_unweighted_partitions_have_weight_one_in_both_groups():
         assert bool(drawn.groups.any())
         assert not bool(drawn.groups[valid].all())
         assert not bool((drawn.groups & ~valid).any())
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_clipped_weights_are_those_of_subsets_up_to_a_number(most):
+    valid = PADDED.repeat(50, 1)
+    noise, given = Noise.for_batch(4, len(valid)), (0, len(valid))
+    law = make_law("clipped", make_schedule("linear"), most=most)
+    ours, theirs = law.draw(valid, noise, *given), Subset().draw(valid, noise, *given)
+    assert torch.equal(ours.masked, theirs.masked)
+    assert torch.equal(ours.weights, theirs.weights.clamp(max=most))
+    parted, plain = law.partition(valid, noise, *given), Subset().partition(valid, noise, *given)
+    assert torch.equal(parted.groups, plain.groups)
+    assert torch.equal(parted.weights, plain.weights.clamp(max=most))
+    assert bool((plain.weights > 3).any())
+    assert not law.bound
+
+
+def test_clipped_training_is_measured_by_the_bound():
+    method = table_pgm(random_logits(3), law="clipped", most=2)
+    assert method.bound_law.bound
+    with pytest.raises(InputError, match="most"):
+        make_law("clipped", make_schedule("linear"), most=0)
 
 
 LAWS = {

@@ -39,9 +39,9 @@ class MethodOptions:
     schedule_options: dict[str, float] = field(default_factory=dict)
     """Options of the schedule, for example {exponent: 2} of polynomial."""
     law: str | None = None
-    """How tokens are hidden and weighed: subset, continuous, discrete, unweighted."""
+    """How tokens are hidden and weighed: subset, continuous, discrete, clipped, unweighted."""
     law_options: dict[str, int] = field(default_factory=dict)
-    """Options of the law, for example {steps: 64} of discrete."""
+    """Options of the law, for example {steps: 64} of discrete, {most: 2} of clipped."""
     conditioning: str | None = None
     """What the network is told: none, time, or sigma."""
     options: dict[str, Any] = field(default_factory=dict)

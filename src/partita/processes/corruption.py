@@ -6,7 +6,8 @@ which tokens are hidden and gives w. The first three are the same bound, estimat
     continuous   t uniform, hide with 1 - alpha_t, w = -alpha'_t / (1 - alpha_t)    (MDLM eq. 10)
     discrete     t on T bins, w = T (alpha_s - alpha_t) / (1 - alpha_t)             (MDLM eq. 8)
     subset       k uniform on 1..L, k random positions, w = L / k
-    unweighted   as continuous with w = 1: lower variance, no bound
+    clipped      as subset with w at most some number: lower variance, no bound
+    unweighted   as continuous with w = 1: lower variance still, no bound
     rate         any hiding rate and any weight: masked generative modelling at large
 
 The subset law follows from the continuous one by integrating t out: exactly k of L tokens are
@@ -22,6 +23,7 @@ that is a bound of its own:
     discrete     t_i on the T + 1 points of the grid, T (alpha_i - alpha_{i+1}) / alpha_i for the
                  visible tokens, T (alpha_{i-1} - alpha_i) / (1 - alpha_i) for the hidden ones
     subset       k on 0..L, L / (L-k) for the visible tokens, L / k for the hidden ones
+    clipped      as subset, no weight above that number
     unweighted   1
     rate         the weight at 1 - t, as the paper writes it: no bound
 
@@ -33,7 +35,7 @@ them and twice the weight. The weights of a sequence's tokens then always sum to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -216,6 +218,33 @@ class Subset:
         groups = (random_ranks(valid, noise, step) < count[:, None]) & valid
         total = tokens * doubled_ends(count, tokens)
         return weighed(groups, total / count, total / (tokens - count), valid)
+
+
+@LAWS.register("clipped")
+@dataclass(frozen=True)
+class Clipped:
+    """The subset law with no weight above `most`.
+
+    Rows in which few tokens are hidden have the largest weights, and so most of the variance.
+    """
+
+    schedule: Schedule | None = None
+    most: int = 4
+    timed: ClassVar[bool] = False
+    bound: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_int(self.most, "most")
+
+    def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
+        drawn = Subset().draw(valid, noise, step, batch)
+        return replace(drawn, weights=drawn.weights.clamp(max=self.most))
+
+    def partition(
+        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Partition:
+        drawn = Subset().partition(valid, noise, step, batch)
+        return replace(drawn, weights=drawn.weights.clamp(max=self.most))
 
 
 @LAWS.register("rate")
