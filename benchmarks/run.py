@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from partita.hub.trained import load
@@ -38,11 +39,16 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=1_000_000, help="tokens of each")
     parser.add_argument("--replicates", type=int, default=4, help="draws of each bound")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs live")
+    parser.add_argument(
+        "--stop_after",
+        type=float,
+        help="seconds after which training is stopped; the same command goes on from there",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
     words = sys.argv[1:] if words is None else [*words]
     cut = words.index("--") if "--" in words else len(words)
     chosen = parser.parse_args(words[:cut])
-    chosen.flags = words[cut + 1 :]
+    chosen.flags, chosen.began = words[cut + 1 :], monotonic()
     for recipe in chosen.recipes:
         if not recipe.is_file():
             parser.error(f"{recipe}: there is no such recipe")
@@ -53,9 +59,22 @@ class _AsWritten(argparse.RawDescriptionHelpFormatter):
     pass
 
 
-def partita(*words: str | Path) -> None:
-    """A command of the library, in a process of its own: it leaves nothing in memory."""
-    subprocess.run([sys.executable, "-m", "partita", *map(str, words)], check=True)
+def partita(*words: str | Path, seconds: float | None = None) -> None:
+    """A command of the library, in a process of its own: it leaves nothing in memory.
+
+    After so many seconds it is asked to stop, and keeps what it has.
+    """
+    with subprocess.Popen([sys.executable, "-m", "partita", *map(str, words)]) as process:
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
+            raise SystemExit("Stopped; the same command goes on from there.") from None
+        finally:
+            process.terminate()  # where somebody stops this program
+    if code:
+        raise SystemExit(code)
 
 
 def evaluated(run: Path, text: str, chosen: argparse.Namespace) -> dict[str, Any]:
@@ -85,7 +104,9 @@ def curve(run: Path, step_tokens: int) -> dict[str, Any]:
 def measured(recipe: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     """Train, and look at what came of it."""
     run = chosen.runs / recipe.stem
-    partita("train", chosen.train, "--config", recipe, "--out", run, *chosen.flags)
+    words = "train", chosen.train, "--config", recipe, "--out", run, *chosen.flags
+    left = None if chosen.stop_after is None else chosen.began + chosen.stop_after - monotonic()
+    partita(*words, seconds=left)
     model = load(str(run), device="cpu")
     made = model.recipe.to_dict()
     made["data"].pop("path"), made["data"].pop("cache")  # where somebody keeps their files

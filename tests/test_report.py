@@ -68,7 +68,7 @@ SHORT = "--training.steps 3 --training.seconds null --training.batch_size 2 --ru
 @pytest.mark.parametrize("name", ["wiki8-mdlm", "wiki8-pgm-6-2"])
 def test_a_recipe_is_run_and_measured(name, tmp_path, monkeypatch, capfd):
     run = program("run")
-    monkeypatch.setattr(run, "partita", lambda *words: main([*map(str, words)]))
+    monkeypatch.setattr(run, "partita", lambda *words, **_: main([*map(str, words)]))
     texts = {part: tmp_path / f"{part}.txt" for part in ("train", "valid", "test")}
     for part, text in texts.items():
         text.write_text(f"a text to {part} with " * 40)
@@ -87,6 +87,15 @@ def test_a_recipe_is_run_and_measured(name, tmp_path, monkeypatch, capfd):
     assert found["test"]["file"] == "test.txt"
     assert str(tmp_path) not in json.dumps(found)
     assert f"{name}: " in capfd.readouterr().out
+
+
+def test_a_run_that_has_no_time_left_is_stopped(tmp_path):
+    """That a stopped run keeps what it has is tested where runs are."""
+    with pytest.raises(SystemExit, match="the same command goes on"):
+        program("run").partita("train", tmp_path / "text.txt", seconds=0.1)
+    with pytest.raises(SystemExit) as stopped:
+        program("run").partita("train", tmp_path / "text.txt")  # which is not there
+    assert stopped.value.code == 2
 
 
 @pytest.mark.parametrize(
