@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 
+from partita.data.ahead import Ahead
+from partita.data.batches import InMemory, Order, Packed
 from partita.evaluation.likelihood import nelbo
 from partita.methods import AR, MDLM, METHODS, PGM
 from partita.networks import (
@@ -226,6 +229,40 @@ def test_every_sampler_runs_and_keeps_its_prompt(name):
         assert torch.equal(drawn[known], tokens[known])
         assert int(drawn.max()) < VOCAB
         assert sample(model, 2, length=LENGTH, sampler=name, **options).is_cuda
+
+
+def test_batches_that_are_read_ahead():
+    """They come out of pinned memory, and the ends of documents stay where layouts are made."""
+    order = Order(Packed(InMemory(torch.arange(400)), 8, document_attention=True), 4, seed=0)
+    assert order.batch(0).pinned().tokens.is_pinned()
+    with Ahead(order, slice(1, 4), torch.device("cuda")) as ahead:
+        for step in (0, 1, 2, 9):
+            found, plain = ahead.batch(step), order.batch(step, slice(1, 4))
+            assert found.tokens.is_cuda
+            assert torch.equal(found.tokens.cpu(), plain.tokens)
+            assert torch.equal(found.ends.cpu(), plain.ends)
+
+
+def test_small_heads_are_asked_everywhere():
+    """Then nothing in a loss waits for the GPU."""
+    method = build().cuda()
+    tokens = torch.randint(VOCAB, (3, LENGTH), device="cuda")
+    assert method._asks_everywhere(tokens)
+    noise = Noise.for_batch(0, 3, device="cuda")
+    method.loss(tokens, noise)  # what is compiled first may wait
+    torch.cuda.synchronize()
+    with sync_debug():
+        method.loss(tokens, noise, 1).objective.backward()
+
+
+@contextmanager
+def sync_debug():
+    """Waiting for the GPU is an error inside."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_training_and_likelihood():
