@@ -1,4 +1,7 @@
-"""Settings for every test: one thread per process, since the tests run in parallel processes."""
+"""Settings for every test: one thread per process, since the tests run in parallel processes.
+
+Also a small model in place of the one that the package ships, and none at all.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,38 @@ import os
 # For the processes that tests start, too: two threads each would wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+SHIPPED = "partita.hub.default.WEIGHTS"
+SMALL = "--network.width 32 --network.depth 1 --network.heads 2 --network.length 64"
+FAST = "--training.steps 8 --training.batch_size 4 --run.previews 0"
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    """A small model, trained and exported."""
+    from partita.commands import main  # not before the types of the package are checked
+    from tests.kill_and_resume import corpus
+
+    folder = tmp_path_factory.mktemp("exported")
+    text, run, out = corpus(folder), str(folder / "run"), folder / "model"
+    cache = ["--data.cache", str(folder / "tokens")]
+    assert main(["train", str(text), "--out", run, *cache, *SMALL.split(), *FAST.split()]) == 0
+    assert main(["export", run, str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def shipped(exported, monkeypatch):
+    """That model as the one that the package ships."""
+    monkeypatch.setattr(SHIPPED, exported)
+    return exported
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A package that ships no model, whatever lies in it."""
+    monkeypatch.setattr(SHIPPED, tmp_path / "no-weights")

@@ -1,14 +1,21 @@
-"""The command line as a user meets it."""
+"""The command line as a user meets it: the demonstration, the model that is shipped, errors."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+import partita
 from partita import __version__
-from partita.commands import VERBS, main, overview
+from partita.commands import VERBS, demo, demo_training, main, overview
+from partita.commands.show import printable
+from partita.hub.find import find
+
+BLANK = "the ____ sat on a mat"
 
 
 def run(*words, timeout=120):
@@ -33,6 +40,117 @@ def test_demo_trains_writes_and_fills_in():
     assert all("determined when the interpreter" in line for line in filled)
 
 
+@pytest.mark.usefixtures("bare")
+def test_demo_without_a_model_trains_one(monkeypatch, capsys):
+    monkeypatch.setattr(demo_training, "SECONDS", 0.2)
+    assert main(["demo"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Training" in out
+    assert "for 0.2 seconds" in out
+    assert out.count("The value for the built-in") == 4  # the question and three answers
+
+
+def test_demo_shows_the_shipped_model(shipped, monkeypatch, capsys):
+    monkeypatch.setattr(demo_training, "trained", None)  # nothing is trained
+    assert main(["demo", "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    model = partita.load(shipped)
+    assert f"mdlm, {sum(p.numel() for p in model.method.parameters()) / 1e6:.1f} M" in out
+    for text in model.sample(demo.SAMPLES, length=demo.SAMPLE_LENGTH, steps=demo.STEPS, seed=3):
+        assert printable(text) in out
+    before, after = demo.EXAMPLE.split("____")
+    answers = out.split("Filling in")[1].split("Writing")[0]
+    assert answers.count(before) == 4  # the question and three answers, the known words in each
+    assert answers.count(after) == 4
+    film = out.split("Writing 24 tokens")[1]
+    assert "▒" in film
+    assert "▒" not in film.rstrip().splitlines()[-1]
+
+
+@pytest.mark.usefixtures("shipped")
+def test_demo_fills_in_what_is_asked_for(capsys):
+    assert main(["demo", "--infill", BLANK, "--blank-tokens", "3"]) == 0
+    assert capsys.readouterr().out.count(" sat on a mat") == 4
+
+
+@pytest.mark.usefixtures("shipped")
+def test_demo_with_seconds_trains_also_where_a_model_is_shipped(capsys):
+    assert main(["demo", "--seconds", "0.2"]) == 0
+    assert "Training" in capsys.readouterr().out
+
+
+def printed(capsys, *words):
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_shipped_model_is_loaded_without_a_name(shipped, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    expected = partita.load(shipped).sample(2, seed=1)
+    assert partita.load().sample(2, seed=1) == expected
+    assert partita.load("default", device="cpu").sample(2, seed=1) == expected
+    assert partita.TextModel.from_pretrained("default").sample(2, seed=1) == expected
+
+
+def test_verbs_without_a_model_use_the_shipped_one(shipped, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = partita.load(shipped)
+    texts = {"texts": model.sample(2, seed=1)}
+    for name in ([], ["default"], [str(shipped)]):
+        assert printed(capsys, "sample", *name, "--count", "2", "--seed", "1") == texts
+    assert printed(capsys, "sample", "--count", "2", "--seed", "1", "default") == texts
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [BLANK, "--count", "2"],
+        ["--count", "2", BLANK],
+        ["--count=2", "--", BLANK],
+        ["default", BLANK, "--count", "2"],
+        ["default", "--count", "2", BLANK],
+        ["--json", "default", "--count", "2", BLANK],
+        ["--count", "2", "default", "--show", "false", BLANK],
+        ["--count", "2", "--", "default", BLANK],
+    ],
+    ids=" ".join,
+)
+def test_infill_takes_one_word_for_the_text(words, shipped, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert main(["infill", "--json", *words]) == 0
+    texts = json.loads(capsys.readouterr().out)["texts"]
+    assert texts == partita.load(shipped).infill(BLANK, 2)
+
+
+def test_default_stands_for_the_shipped_model_in_every_verb(shipped, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("the cat sat on a mat\n\n" * 20)
+    assert printed(capsys, "info", "default")["folder"] == str(shipped)
+    named = [printed(capsys, "score", name, "the cat") for name in ("default", str(shipped))]
+    assert named[0] == named[1]
+    sizes = ["notes.txt", "--samples", "2", "--limit", "64"]
+    assert printed(capsys, "eval", "default", *sizes)["model"]["path"] == str(shipped)
+    assert main(["export", "default", "copy"]) == 0
+    assert partita.load("copy").sample(1, seed=1) == partita.load().sample(1, seed=1)
+    steps = ["--training.steps", "1", "--run.previews", "0", "--out", "more"]
+    assert main(["train", "notes.txt", "--from", "default", *steps]) == 0
+    assert partita.load("more").recipe.training.start_from == "default"
+
+
+def test_a_path_called_default_is_meant_by_its_name(shipped, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find("default") == shipped
+    shutil.copytree(shipped, "default")
+    assert str(find("default")) == "default"
+    assert partita.load().sample(1, seed=1)  # and the shipped one needs no name
+    (tmp_path / "default/manifest.json").unlink()
+    with pytest.raises(partita.InputError, match="default holds neither a model"):
+        partita.load("default")
+    assert partita.load().sample(1, seed=1)
+
+
 def test_help_lists_every_verb(capsys):
     for words in ([], ["--help"], ["-h"]):
         assert main(words) == 0
@@ -47,11 +165,22 @@ def test_help_of_a_verb_teaches_by_example(verb, capsys):
     assert f"  partita {verb}" in out.split("examples:")[1]
 
 
+@pytest.mark.parametrize("verb", ["sample", "infill", "score", "eval", "info", "export"])
+def test_help_tells_of_the_shipped_model(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "or default (the model that this installation comes with" in out
+    lone = verb in ("sample", "infill")
+    assert ("which is also taken if none is named" in out) == lone
+    assert ("[model]" in out) == lone
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == f"partita {__version__}"
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
     ("words", "argument"),
     [
@@ -75,7 +204,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words, argument, capsys):
     [
         (["demo", "--secnds", "3"], "--secnds: unknown option; did you mean --seconds?"),
         (["demo", "--qqq", "3"], "--qqq: unknown option; partita demo --help shows what there is"),
-        (["demo", "--seconds", "soon"], "--seconds: must be a number, got 'soon'"),
+        (["demo", "--seconds", "soon"], "--seconds: must be a number or null, got 'soon'"),
         (
             ["demo", "--seconds"],
             "--seconds: needs a value; partita demo --help shows what there is",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,9 +14,12 @@ from pathlib import Path
 import pytest
 
 import partita
+from partita.commands import main
 from partita.fast import KERNELS
+from partita.hub import default
 
 ROOT = Path(__file__).parent.parent
+MOST_BYTES = 25 * 10**6  # of the model that is shipped
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -70,10 +74,76 @@ def test_commands_start_without_a_compiler():
     assert result.returncode == 0, result.stderr
 
 
-def test_wheel_is_complete(tmp_path):
-    """The built wheel holds every module, and runs from where it was unpacked."""
+def check_shipped():
+    """What a package ships is small and works; one that ships nothing says so."""
+    if not default.WEIGHTS.exists():
+        with pytest.raises(partita.InputError) as error:
+            partita.load()
+        assert str(error.value) == (
+            "model: this installation comes without a model; "
+            "name one: a run folder, an exported model or a hub id"
+        )
+        return
+    sizes = [path.stat().st_size for path in default.WEIGHTS.rglob("*") if path.is_file()]
+    assert sum(sizes) <= MOST_BYTES, f"{sum(sizes):,} bytes"
+    assert partita.load().sample(1, length=8)
+    assert main(["demo"]) == 0
+
+
+def test_the_shipped_model_is_small_and_works():
+    assert Path(partita.__file__).parent / "weights" == default.WEIGHTS
+    check_shipped()
+
+
+@pytest.mark.usefixtures("shipped")
+def test_a_small_model_may_be_shipped():
+    check_shipped()
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_package_without_a_model_says_so():
+    check_shipped()
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        ("large", "25,000,001 bytes"),
+        ("cut", "model.safetensors was changed or cut short"),
+        ("incomplete", "this installation comes without a model"),
+    ],
+)
+def test_no_model_is_shipped_that_is_too_large_or_damaged(
+    damage, found, exported, tmp_path, monkeypatch
+):
+    folder = tmp_path / "weights"
+    shutil.copytree(exported, folder)
+    if damage == "large":  # by one byte
+        taken = sum(path.stat().st_size for path in folder.iterdir())
+        with (folder / "more").open("wb") as file:
+            file.truncate(MOST_BYTES + 1 - taken)
+    elif damage == "cut":
+        (folder / "model.safetensors").write_bytes(b"")
+    else:
+        (folder / "manifest.json").unlink()
+    monkeypatch.setattr(default, "WEIGHTS", folder)
+    with pytest.raises((AssertionError, partita.InputError), match=found):
+        check_shipped()
+
+
+def test_wheel_is_complete(tmp_path, exported):
+    """The built wheel holds every module and a model, and runs from where it was unpacked."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", source / "src", ignore=leave)
+    weights = source / "src/partita/weights"
+    if not weights.exists():
+        shutil.copytree(exported, weights)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
-    subprocess.run([*build, str(ROOT)], check=True, capture_output=True, timeout=300)
+    subprocess.run([*build, str(source)], check=True, capture_output=True, timeout=300)
     (wheel,) = tmp_path.glob("partita-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -81,9 +151,12 @@ def test_wheel_is_complete(tmp_path):
     sources = {str(p.relative_to(ROOT / "src")) for p in (ROOT / "src/partita").rglob("*.py")}
     assert sources <= names
     assert "partita/py.typed" in names
+    shipped = {f"partita/weights/{path.name}" for path in weights.iterdir()}
+    assert {"partita/weights/model.safetensors", "partita/weights/README.md"} <= shipped <= names
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import partita, torch; "
         f"assert partita.__file__.startswith({str(tmp_path)!r}), partita.__file__; "
+        "assert partita.load().sample(1, length=8); "
         "from partita.commands import main; sys.exit(main(['demo', '--seconds', '0.5']))"
     )
     result = python(code, cwd=tmp_path)

@@ -36,6 +36,9 @@ LONGER = (
     "network.length: 40 of 40 documents have more than 8 tokens, the longest 32; give "
     "--network.length 32, shorter documents (--data.documents line), or --data.longer cut or skip"
 )
+NO_MODEL = (
+    "this installation comes without a model; name one: a run folder, an exported model or a hub id"
+)
 NO_DECODER = "but only a partition network has a decoder; leave it out, or use pgm"
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
 PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
@@ -99,8 +102,9 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def here(place, monkeypatch):
-    """The place as the working folder; no name is looked up elsewhere."""
+    """The place as the working folder; no name is looked up elsewhere, no model is shipped."""
     monkeypatch.chdir(place)
+    monkeypatch.setattr("partita.hub.default.WEIGHTS", place / "no-weights")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     return place
 
@@ -135,8 +139,8 @@ TABLE: dict[str, dict[str, str]] = {
         "--seconds 0": "--seconds: must be a positive, finite number, got 0",
         "--seconds -1": "--seconds: must be a positive, finite number, got -1",
         "--seconds .inf": "--seconds: must be a positive, finite number, got inf",
-        "--seconds nan": "--seconds: must be a number, got 'nan'",
-        "--seconds soon": "--seconds: must be a number, got 'soon'",
+        "--seconds nan": "--seconds: must be a number or null, got 'nan'",
+        "--seconds soon": "--seconds: must be a number or null, got 'soon'",
         "--seconds": "--seconds: needs a value; partita demo --help",
         "--secnds 3": "--secnds: unknown option; did you mean --seconds?",
         "--seed -1": "--seed: must be at least 0, got -1",
@@ -191,7 +195,9 @@ TABLE: dict[str, dict[str, str]] = {
         "binary.txt --data.cache new/cache": "data.path: binary.txt is a binary file; give text",
     },
     "sample": {
-        "": "model: must be given; partita sample --help",
+        "": f"model: {NO_MODEL}",
+        "--count 2": f"model: {NO_MODEL}",
+        "default": f"model: {NO_MODEL}",
         "mdlm --precision half": "--precision: unknown name 'half'; known: bfloat16, float32",
         "mdlm --speed warp": "--speed: unknown name 'warp'; known: auto, plain, captured",
         "nowhere": "model: nowhere does not exist",
@@ -256,8 +262,14 @@ TABLE: dict[str, dict[str, str]] = {
         "flex --options.flexible true": "--options.flexible: is no option of a sampler",
     },
     "infill": {
-        "": "model, text: must be given; partita infill --help",
-        "mdlm": "text: must be given; partita infill --help",
+        "": "text: must be given; partita infill --help",
+        "mdlm": "text: has no blank; write one as ____; a model comes before the text",
+        "--count 2 'a ____'": f"model: {NO_MODEL}",
+        "'a ____'": f"model: {NO_MODEL}",
+        "default 'a ____'": f"model: {NO_MODEL}",
+        "default --count 2 'a ____'": f"model: {NO_MODEL}",
+        "mdlm 'a ____' more": "'more': is one word too many; partita infill --help",
+        "mdlm --count 2 'no blank'": "text: has no blank; write one as ____",
         "nowhere 'a ____'": "model: nowhere does not exist",
         "hollow 'a ____'": "model: hollow holds neither a model",
         "notes.txt 'a ____'": "model: notes.txt is no folder of safetensors and JSON; pickled",
@@ -301,6 +313,7 @@ TABLE: dict[str, dict[str, str]] = {
     "score": {
         "": "model, texts: must be given; partita score --help",
         "mdlm": "texts: there are none; give some, or --file",
+        "default a": f"model: {NO_MODEL}",
         "mdlm ''": "texts: one of them is empty; leave it out",
         "mdlm a '' b": "texts: one of them is empty; leave it out",
         "nowhere a": "model: nowhere does not exist",
@@ -331,6 +344,9 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm --profile p.png": "--profile: there is no bound without a file; give a file",
         "mdlm notes.txt --profile p.jpg": "--profile: p.jpg would hold a PNG, and its name says",
         "": "model: must be given; partita eval --help",
+        "default": f"model: {NO_MODEL}",
+        "default notes.txt": f"model: {NO_MODEL}",
+        "mdlm --judge default": f"--judge: {NO_MODEL}",
         "nowhere": "model: nowhere does not exist",
         "hollow": "model: hollow holds neither a model",
         "notes.txt": "model: notes.txt is no folder of safetensors and JSON; pickled",
@@ -376,6 +392,7 @@ TABLE: dict[str, dict[str, str]] = {
         "": "--teacher: must be given; partita distill --help",
         "--teacher": "--teacher: needs a value; partita distill --help",
         "--teacher nowhere": "--teacher: nowhere does not exist",
+        "--teacher default": f"--teacher: {NO_MODEL}",
         "--teacher hollow": "--teacher: hollow holds neither a model",
         "--teacher weights.pt": "--teacher: weights.pt is no folder of safetensors and JSON; pick",
         "--teacher mdlm --rounds 0": "--rounds: must be at least 1, got 0",
@@ -522,6 +539,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "info": {
         "": "model: must be given; partita info --help",
+        "default": f"model: {NO_MODEL}",
         "nowhere": "model: nowhere does not exist",
         "hollow": "model: hollow holds neither a model",
         "notes.txt": "model: notes.txt is no folder of safetensors and JSON; pickled",
@@ -774,6 +792,7 @@ RECIPES = {
     "--out ''": "--out: is empty; name a folder, or leave it out",
     "--out": "--out: needs a value; partita train --help",
     "--from nowhere": "--from: nowhere does not exist",
+    "--from default": f"--from: {NO_MODEL}",
     "--from hollow": "--from: hollow holds neither a model",
     "--from notes.txt": "--from: notes.txt is no folder of safetensors and JSON; pickled",
     "--from weights.pt": "--from: weights.pt is no folder of safetensors and JSON; pickled",
@@ -833,6 +852,33 @@ def test_bad_input_is_one_message_and_changes_nothing(words, message, here, caps
     code = run(words)
     check(code, capsys.readouterr().err, message)
     assert listing(here) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("demo --infill __88__", "--infill: has 88 tokens, the model takes 64; shorten it"),
+        ("demo --infill __88__ --seconds 1", "--infill: has 88 tokens, the model takes 48; short"),
+        ("demo --infill __0__", "--infill: the blank '__0__' is empty; give it a size"),
+        ("sample --length 65", "--length: 65 positions are more than the model's 64; shorten it"),
+        ("sample --prompt 'a' --steps 0", "--steps: must be at least 1, got 0"),
+        ("infill", "text: must be given; partita infill --help"),
+        ("infill mdlm", "text: has no blank; write one as ____"),
+        ("infill 'a __99__'", "text: 101 positions are more than the model's 64; shorten it"),
+        ("infill nowhere 'a ____'", "model: nowhere does not exist"),
+        ("infill 'a ____' --hide right", "--hide: is for images, and this is a model of text"),
+        ("infill 5 --hide right", "--hide: is for images, and this is a model of text"),
+        ("score default", "texts: there are none; give some, or --file"),
+        ("eval default nowhere.txt", "file: nowhere.txt does not exist; check the name"),
+        ("eval mdlm --judge default", "--judge: default is no autoregressive model; train one"),
+        ("accuracy hollow notes.txt --task infill", "model: hollow holds neither a model"),
+    ],
+)
+def test_bad_input_where_a_model_is_shipped(words, message, here, shipped, capsys):
+    before = listing(here), listing(shipped)
+    code = run(words)
+    check(code, capsys.readouterr().err, message)
+    assert (listing(here), listing(shipped)) == before
 
 
 def test_every_verb_is_in_the_table():

@@ -16,7 +16,7 @@ from partita.errors import InputError
 
 # verb: what it does. The verb's module has `run(words)`, which returns an exit code.
 VERBS = {
-    "demo": "train a small model for a minute and watch it fill in text",
+    "demo": "watch a model write and fill in text (--seconds 60 trains one first)",
     "train": "train on your own text or images; the same command again goes on where it stopped",
     "distill": "a student that needs fewer sampling steps than its teacher",
     "vq": "train a tokenizer for images: pixels to codes",

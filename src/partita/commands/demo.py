@@ -1,66 +1,73 @@
-"""`partita demo`: train a small MDLM for a minute, watch it write, let it fill in a blank."""
+"""`partita demo`: watch a model write and fill in blanks.
+
+It is the model that the installation comes with. Where there is none, or where --seconds says how
+long to train one, it is a small one that is trained first.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
 
+from partita.commands import demo_training, program
 from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.sample import print_texts
 from partita.commands.show import animated, picture
 from partita.data.blanks import infill_prompt
-from partita.data.standard_library import reference_paragraphs
-from partita.data.tokenizers import BPETokenizer
+from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_positive, require_seed
-from partita.evaluation.likelihood import nelbo
-from partita.methods import MDLM
-from partita.networks import Transformer, TransformerConfig
+from partita.hub.default import default_model, ships_a_model
+from partita.hub.text_model import load
+from partita.methods.base import Model
 from partita.samplers import Prompt, sample
-from partita.training import loop
-from partita.training.options import TrainingOptions
 
-CHARACTERS = 8_000  # of text: little enough for a minute on two cores to leave an impression
-VOCABULARY = 1024
-LENGTH = 48
+EXAMPLE = "The capital of ____ is Paris."
+# Little enough of everything to be seen within ten seconds on two cores.
+SAMPLES = 3
+SAMPLE_LENGTH = 48
+STEPS = 24
+FILM_LENGTH = 24  # tokens, each of which is a frame
 BLOCK = 8
-EXAMPLE = "The value for the built-in ____ is determined when the ____ starts."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The demonstration."""
 
-    seconds: float = 60.0
-    """Training time."""
+    seconds: float | None = None
+    """Train a small model for so long, and show that one; 60 where no model came with the
+    installation."""
     seed: int = 0
-    """Seed of every draw; a run also depends on the machine's speed."""
-    infill: str = EXAMPLE
+    """Seed of every draw; a training also depends on the machine's speed."""
+    infill: str | None = None
     """A text whose blanks, written ____, are filled in."""
     blank_tokens: int = 1
     """Tokens that a blank holds."""
 
     def __post_init__(self) -> None:
-        require_positive(self.seconds, "--seconds")
+        if self.seconds is not None:
+            require_positive(self.seconds, "--seconds")
         require_seed(self.seed, "--seed")
         require_int(self.blank_tokens, "--blank_tokens")
-        require("__" in self.infill, "--infill", "has no blank", "write one as ____")
+        if self.infill is not None:
+            require("__" in self.infill, "--infill", "has no blank", "write one as ____")
 
 
 def options(words: Sequence[str]) -> Options:
     """What the words ask for."""
     parser = make_parser(
         "demo",
-        "Train a small masked diffusion model on the Python language reference that comes with\n"
-        "every Python, then watch it unmask a text step by step and fill in a blank.",
+        "Watch the model that this installation comes with: some texts, a sentence whose blanks\n"
+        "it fills in, and a text that it unmasks step by step. With --seconds, or where there is\n"
+        "no such model, a small masked diffusion model is trained first, on the Python language\n"
+        "reference that comes with every Python.",
         [
             "partita demo",
-            "partita demo --seconds 20",
             "partita demo --infill 'A ____ is a list of items.'",
+            "partita demo --seconds 60",
         ],
     )
     add_options(parser, Options)
@@ -68,112 +75,75 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Check everything first; then train, sample, fill in."""
+    """Check everything first; then show a model."""
     chosen = options(words)
     console = Console(highlight=False)
-    texts = corpus(CHARACTERS)
-    tokenizer = BPETokenizer.train(texts, VOCABULARY)
-    prompt = blanks(tokenizer, chosen)
-    torch.manual_seed(chosen.seed)
-    method = build(tokenizer.vocab_size)
-    stream = torch.tensor([i for text in texts for i in tokenizer.encode(text + "\n")])
-    train(console, method, stream, chosen)
-    report(console, method, stream, sum(len(text) + 1 for text in texts))
-    write(console, method, tokenizer, chosen.seed)
+    if chosen.seconds is None and ships_a_model():
+        show_shipped(console, chosen)
+    else:
+        show_trained(console, chosen)
+
+
+def show_shipped(console: Console, chosen: Options) -> None:
+    """The model that is there: samples, blanks, a film."""
+    # The CPU, whatever else there is: a GPU takes longer to start than all of this does.
+    model = load(default_model(), device="cpu")
+    method, tokenizer = model.method, model.tokenizer
+    prompt = blanks(tokenizer, chosen.infill or EXAMPLE, chosen.blank_tokens, model.length)
+    parameters = sum(p.numel() for p in method.parameters())
+    console.print(
+        f"The model that comes with this installation: [bold]{model.recipe.method.name}[/], "
+        f"{parameters / 1e6:.1f} M parameters.\n"
+    )
+    length = min(SAMPLE_LENGTH, model.length)
+    console.print(f"[bold]Texts[/] of {length} tokens, in {STEPS} steps:")
+    print_texts(console, model.sample(SAMPLES, length=length, steps=STEPS, seed=chosen.seed), False)
+    console.print()
+    fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
+    console.print()
+    write(console, method, tokenizer, min(FILM_LENGTH, model.length), chosen.seed)  # type: ignore[arg-type]
+    console.print(f"Try: {program()} sample, or {program()} infill 'A text with a ____.'")
+
+
+def show_trained(console: Console, chosen: Options) -> None:
+    """A model that is trained for it: a film, blanks."""
+    texts = demo_training.corpus()
+    tokenizer = BPETokenizer.train(texts, demo_training.VOCABULARY)
+    text, length = chosen.infill or demo_training.EXAMPLE, demo_training.LENGTH
+    prompt = blanks(tokenizer, text, chosen.blank_tokens, length)
+    seconds = demo_training.SECONDS if chosen.seconds is None else chosen.seconds
+    method = demo_training.trained(console, texts, tokenizer, seconds, chosen.seed)
+    write(console, method, tokenizer, length, chosen.seed)
     fill(console, method, tokenizer, prompt, chosen.seed)
 
 
-def corpus(characters: int) -> list[str]:
-    """The first paragraphs of the reference, about so many characters."""
-    texts: list[str] = []
-    for text in reference_paragraphs():
-        if sum(map(len, texts)) >= characters:
-            break
-        texts.append(text)
-    return texts
-
-
-def blanks(tokenizer: BPETokenizer, options: Options) -> Prompt:
+def blanks(tokenizer: Tokenizer, text: str, blank_tokens: int, length: int) -> Prompt:
     """The text to fill in, which must not be longer than the model."""
     with naming({"text": "--infill", "blank_tokens": "--blank_tokens"}):
-        prompt = infill_prompt(tokenizer, options.infill, options.blank_tokens)
+        prompt = infill_prompt(tokenizer, text, blank_tokens)
     size = prompt.tokens.shape[1]
-    require(
-        size <= LENGTH, "--infill", f"has {size} tokens, the model takes {LENGTH}", "shorten it"
-    )
+    problem = f"has {size} tokens, the model takes {length}"
+    require(size <= length, "--infill", problem, "shorten it")
     return prompt
 
 
-def build(vocab_size: int) -> MDLM:
-    """A model that a laptop trains in a minute."""
-    config = TransformerConfig(
-        vocab_size=vocab_size + 1, length=LENGTH, width=128, depth=2, heads=4, mlp="relu2"
-    )
-    return MDLM(Transformer(config))
-
-
-def train(console: Console, method: MDLM, stream: Tensor, options: Options) -> None:
-    """Train with a progress bar."""
-    parameters = sum(p.numel() for p in method.parameters())
-    console.print(
-        f"[bold]Training[/] an MDLM of {parameters / 1e6:.1f} M parameters on {stream.numel():,} "
-        f"tokens of the Python language reference, for {options.seconds:g} seconds."
-    )
-    training = TrainingOptions(
-        seconds=options.seconds,
-        batch_size=32,
-        length=min(LENGTH, stream.numel()),
-        optimiser="muon",
-        learning_rate=0.03,
-        ema=0.99,
-        seed=options.seed,
-    )
-    bar = Progress(
-        TextColumn("step {task.fields[step]}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.2f}"),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    smooth = math.nan
-    with bar:
-        task = bar.add_task("train", total=1.0, step=0, loss=math.nan)
-
-        def show(progress: loop.Progress) -> None:
-            nonlocal smooth
-            smooth = progress.loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * progress.loss
-            bar.update(task, completed=progress.share, step=progress.step, loss=smooth)
-
-        loop.fit(method, stream, training, show)
-
-
-def report(console: Console, method: MDLM, stream: Tensor, characters: int) -> None:
-    """The likelihood bound of the text that was learned."""
-    windows = stream[: stream.numel() // LENGTH * LENGTH].reshape(-1, LENGTH)
-    bound = nelbo(method, windows)
-    per_character = stream.numel() / characters
-    console.print(
-        f"It now needs at most [bold]{bound.bits * per_character:.2f} "
-        f"± {bound.bits_error * per_character:.2f} bits per character[/] for this text "
-        "(which it has seen; a fresh text would cost more).\n"
-    )
-
-
-def write(console: Console, method: MDLM, tokenizer: BPETokenizer, seed: int) -> None:
+def write(console: Console, method: Model, tokenizer: Tokenizer, length: int, seed: int) -> None:
     """A text from nothing, step by step."""
+    block = min(BLOCK, length)
     console.print(
-        f"[bold]Writing[/] {LENGTH} tokens from nothing, in blocks of {BLOCK}, "
+        f"[bold]Writing[/] {length} tokens from nothing, in blocks of {block}, "
         "the surest token of a block first:"
     )
     with animated(console, tokenizer) as show:
         sample(
             method,
             1,
+            length=length,
             sampler="blocks",
-            block_length=BLOCK,
+            block_length=block,
             inner="confidence",
             counts="linear",
-            steps=BLOCK,
+            steps=block,
             temperature=0.3,
             seed=seed,
             callback=show,
@@ -181,9 +151,7 @@ def write(console: Console, method: MDLM, tokenizer: BPETokenizer, seed: int) ->
     console.print()
 
 
-def fill(
-    console: Console, method: MDLM, tokenizer: BPETokenizer, prompt: Prompt, seed: int
-) -> None:
+def fill(console: Console, method: Model, tokenizer: Tokenizer, prompt: Prompt, seed: int) -> None:
     """The blanks, filled in several times; the known tokens are never touched."""
     console.print("[bold]Filling in[/] the blanks, three times:")
     console.print("  ", picture(tokenizer, prompt.tokens[0], prompt.known[0], set()), sep="")

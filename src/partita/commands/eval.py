@@ -99,6 +99,7 @@ def options(words: Sequence[str]) -> Options:
         "features.",
         [
             "partita eval runs/notes-mdlm test.txt",
+            "partita eval default test.txt",
             "partita eval runs/notes-mdlm test.txt --judge runs/judge --samples 256",
             "partita eval runs/notes-mdlm --samples 64 --words notes.txt --out results.json",
             "partita eval runs/notes-mdlm test.txt --samples 0 --profile profile.png",

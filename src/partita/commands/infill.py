@@ -7,14 +7,23 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from partita.commands.drawing import PARTS, fill_in, report
-from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.parsing import (
+    MODEL,
+    OPTIONAL_MODEL,
+    add_options,
+    count_places,
+    make_parser,
+    parse,
+)
 from partita.commands.sample import Drawing, print_texts
 from partita.commands.show import animated
 from partita.errors import naming, require, require_int
 from partita.files import check_file
+from partita.hub.default import NAME
 from partita.hub.image_model import ImageModel
 from partita.hub.text_model import as_text
 from partita.hub.trained import load as load_any
@@ -24,7 +33,7 @@ from partita.hub.trained import load as load_any
 class Options(Drawing):
     """Infilling."""
 
-    model: str
+    model: str | None = None
     text: str
     hide: str | None = None
     """Images: the part that is drawn anew: left, right, top, bottom or middle."""
@@ -39,6 +48,9 @@ class Options(Drawing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.model is None and self.hide is None:  # it may be a model whose text was forgotten
+            remedy = "write one as ____; a model comes before the text"
+            require("__" in self.text, "text", "has no blank", remedy)
         if self.length is not None:
             require_int(self.length, "--length")
             problem = "blanks of given sizes leave nothing to say about the length"
@@ -51,7 +63,15 @@ class Options(Drawing):
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """What the words ask for: of one word the text, of two the model and the text."""
+    parser = _parser(OPTIONAL_MODEL)
+    if count_places(parser, words) > 1:
+        # Flags may stand between the two, where a parser that may do without the first goes wrong.
+        parser = _parser(MODEL)
+    return parse(parser, words, Options)
+
+
+def _parser(model: str) -> ArgumentParser:
     parser = make_parser(
         "infill",
         "Fill in the blanks of a text. What stands around them is never changed (but where words\n"
@@ -60,8 +80,10 @@ def options(words: Sequence[str]) -> Options:
         "Of a model of images: draw a part of a picture anew (--hide). The picture is a file, or\n"
         "the number of a test image; --out has it, then without the part, then the results.\n"
         "With --flexible a run of underscores stands for any number of tokens, also none; __12__\n"
-        "still is a blank of twelve.",
+        "still is a blank of twelve. Without a model it is the one that this installation comes\n"
+        "with, if it does.",
         [
+            "partita infill 'The capital of ______ is Paris.'",
             "partita infill runs/notes-mdlm 'The capital of ____ is Paris.'",
             "partita infill runs/notes-mdlm 'The __8__ of __6__ is Paris.' --count 3",
             "partita infill runs/notes-mdlm 'The ____ is Paris.' --blank_tokens 2 --json",
@@ -69,8 +91,8 @@ def options(words: Sequence[str]) -> Options:
             "partita infill runs/digits-pgm 5 --hide right --count 8 --out halves.png",
         ],
     )
-    add_options(parser, Options, model=MODEL, text="a text with blanks, or a picture")
-    return parse(parser, words, Options)
+    add_options(parser, Options, model=model, text="a text with blanks, or a picture")
+    return parser
 
 
 def run(words: Sequence[str]) -> None:
@@ -82,7 +104,7 @@ def run(words: Sequence[str]) -> None:
         if isinstance(loaded, ImageModel):
             _draw(loaded, chosen, console)
             return
-        model = as_text(loaded, chosen.model)
+        model = as_text(loaded, chosen.model or NAME)
         for name in ("hide", "out"):
             problem = "is for images, and this is a model of text"
             require(getattr(chosen, name) is None, name, problem, "leave it out")

@@ -32,7 +32,11 @@ def options(words: Sequence[str]) -> Options:
         "info",
         "Check a model's files and print its full recipe, provenance, metrics and checksums.\n"
         "Tokenizers of `partita vq` and classifiers of `partita eval` can be asked as well.",
-        ["partita info runs/notes-mdlm", "partita info runs/notes-mdlm --json"],
+        [
+            "partita info runs/notes-mdlm",
+            "partita info runs/notes-mdlm --json",
+            "partita info default",
+        ],
     )
     add_options(parser, Options, model=MODEL)
     return parse(parser, words, Options)

@@ -49,7 +49,11 @@ def make_parser(
     return parser
 
 
-MODEL = "a run folder (its best checkpoint is used), a checkpoint, an exported model or a hub id"
+MODEL = (
+    "a run folder (its best checkpoint is used), a checkpoint, an exported model, a hub id, or "
+    "default (the model that this installation comes with, if it does)"
+)
+OPTIONAL_MODEL = f"?{MODEL}, which is also taken if none is named"
 
 
 def add_options(parser: ArgumentParser, options: type, **places: str) -> None:
@@ -86,6 +90,16 @@ def flags_of(options: type, *places: str) -> dict[str, str]:
 
 
 # Words -------------------------------------------------------------------------------------------
+
+
+def count_places(parser: ArgumentParser, words: Sequence[str]) -> int:
+    """How many words are told by their place: those that are neither flags nor values of flags."""
+    words = _switched(parser, _underscored(words))
+    end = words.index("--") if "--" in words else len(words)
+    asking = [False] + [word.startswith("--") and "=" not in word for word in words]
+    pairs = zip(asking, words[:end], strict=False)  # each word, and whether the one before takes it
+    free = [word for taken, word in pairs if not taken and not word.startswith("--")]
+    return len(free) + len(words[end + 1 :])
 
 
 def _underscored(words: Sequence[str]) -> list[str]:

@@ -12,10 +12,11 @@ from typing import Any
 from rich.console import Console
 
 from partita.commands.drawing import draw, report
-from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.parsing import OPTIONAL_MODEL, add_options, flags_of, make_parser, parse
 from partita.commands.show import animated, printable
 from partita.errors import naming, require, require_int, require_seed
 from partita.files import check_file
+from partita.hub.default import NAME
 from partita.hub.image_model import ImageModel
 from partita.hub.text_model import as_text
 from partita.hub.trained import load as load_any
@@ -84,7 +85,7 @@ class Drawing:
 class Options(Drawing):
     """Sampling."""
 
-    model: str
+    model: str | None = None
     length: int | None = None
     """Tokens of a text; the model's length unless given (more with --sampler blocks). The most
     that a text may have, if the model decides on its length (flexmdm)."""
@@ -110,8 +111,11 @@ def options(words: Sequence[str]) -> Options:
     parser = make_parser(
         "sample",
         "Write texts with a trained model, or draw images with one of images (into --out).\n"
-        "--label each draws --count images of each class.",
+        "--label each draws --count images of each class. Without a model it is the one that this\n"
+        "installation comes with, if it does.",
         [
+            "partita sample",
+            "partita sample --count 3 --show",
             "partita sample runs/notes-mdlm --count 3",
             "partita sample runs/notes-mdlm --show --sampler confidence --steps 16",
             "partita sample runs/notes-mdlm --prompt 'Once upon a time' --temperature 0.7",
@@ -119,7 +123,7 @@ def options(words: Sequence[str]) -> Options:
             "partita sample runs/digits-pgm --label each --count 8 --guidance 2 --out digits.png",
         ],
     )
-    add_options(parser, Options, model=MODEL)
+    add_options(parser, Options, model=OPTIONAL_MODEL)
     return parse(parser, words, Options)
 
 
@@ -132,7 +136,7 @@ def run(words: Sequence[str]) -> None:
         if isinstance(loaded, ImageModel):
             _draw(loaded, chosen, console)
             return
-        model = as_text(loaded, chosen.model)
+        model = as_text(loaded, chosen.model or NAME)
         for name in ("out", "gif"):
             problem = "is for images, and this is a model of text"
             require(getattr(chosen, name) is None, name, problem, "leave it out")

@@ -63,6 +63,7 @@ def options(words: Sequence[str]) -> Options:
         "file (- for standard input). An empty text has bits under a model that decides where\n"
         "texts end (flexmdm), though none per character or token.",
         [
+            "partita score default 'a likely text' 'xq zzv'",
             "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
             "partita score runs/notes-mdlm --file candidates.txt --json",
         ],

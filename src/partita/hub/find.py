@@ -1,6 +1,7 @@
 """Which folder a name means: a model, the best checkpoint of a run, or a repository of the hub.
 
-Of a distillation, which is a run for each of its rounds, the last student is meant.
+Of a distillation, which is a run for each of its rounds, the last student is meant. The name
+`default` means the model that the installation comes with, unless something here is called so.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from partita.data.hugging_face import why
 from partita.data.reading import reading
 from partita.errors import InputError
 from partita.hub import checkpoints, format
+from partita.hub.default import NAME, default_model
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HINT = "partita train makes one"
@@ -31,6 +33,8 @@ def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) ->
                 raise InputError("model", f"{path} holds neither {missing} nor a checkpoint", _HINT)
             return found
         here = path.exists() or path.suffix.lower() in format.PICKLES
+    if name == NAME and not here:
+        return default_model()
     if here or not _HUB_ID.fullmatch(name):
         return path
     wanted = [format.MANIFEST, *format.KNOWN]

@@ -15,6 +15,7 @@ from partita.data.kinds import AnyTokenizer
 from partita.errors import InputError, require
 from partita.hub import format
 from partita.hub.card import model_card
+from partita.hub.default import default_model
 from partita.hub.find import find
 from partita.hub.parts import config, read, tokenizer_files
 from partita.recipe import Recipe
@@ -165,10 +166,12 @@ def assembled(folder: Path, device: torch.device) -> TrainedModel:
 
 
 def load(
-    path_or_hub_id: str | Path, *, device: str = "auto", revision: str | None = None
+    path_or_hub_id: str | Path | None = None, *, device: str = "auto", revision: str | None = None
 ) -> TrainedModel:
     """A model from a run folder (its best checkpoint), a checkpoint, an exported folder or the hub.
 
-    Every file is checked first; nothing in them is ever run.
+    Without a name it is the one that this installation comes with, if it does. Every file is
+    checked first; nothing in them is ever run.
     """
-    return TrainedModel.from_pretrained(path_or_hub_id, device=device, revision=revision)
+    name = default_model() if path_or_hub_id is None else path_or_hub_id
+    return TrainedModel.from_pretrained(name, device=device, revision=revision)

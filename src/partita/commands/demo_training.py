@@ -1,0 +1,101 @@
+"""The small model that `partita demo` trains: an MDLM on the language reference of Python."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from partita.data.standard_library import reference_paragraphs
+from partita.data.tokenizers import BPETokenizer
+from partita.evaluation.likelihood import nelbo
+from partita.methods import MDLM
+from partita.networks import Transformer, TransformerConfig
+from partita.training import loop
+from partita.training.options import TrainingOptions
+
+SECONDS = 60.0
+CHARACTERS = 8_000  # of text: little enough for a minute on two cores to leave an impression
+VOCABULARY = 1024
+LENGTH = 48
+EXAMPLE = "The value for the built-in ____ is determined when the ____ starts."
+
+
+def corpus(characters: int = CHARACTERS) -> list[str]:
+    """The first paragraphs of the reference, about so many characters."""
+    texts: list[str] = []
+    for text in reference_paragraphs():
+        if sum(map(len, texts)) >= characters:
+            break
+        texts.append(text)
+    return texts
+
+
+def trained(
+    console: Console, texts: list[str], tokenizer: BPETokenizer, seconds: float, seed: int
+) -> MDLM:
+    """A model of some texts, and what it has learned of them."""
+    torch.manual_seed(seed)
+    method = build(tokenizer.vocab_size)
+    stream = torch.tensor([i for text in texts for i in tokenizer.encode(text + "\n")])
+    train(console, method, stream, seconds, seed)
+    report(console, method, stream, sum(len(text) + 1 for text in texts))
+    return method
+
+
+def build(vocab_size: int) -> MDLM:
+    """A model that a laptop trains in a minute."""
+    config = TransformerConfig(
+        vocab_size=vocab_size + 1, length=LENGTH, width=128, depth=2, heads=4, mlp="relu2"
+    )
+    return MDLM(Transformer(config))
+
+
+def train(console: Console, method: MDLM, stream: Tensor, seconds: float, seed: int) -> None:
+    """Train with a progress bar."""
+    parameters = sum(p.numel() for p in method.parameters())
+    console.print(
+        f"[bold]Training[/] an MDLM of {parameters / 1e6:.1f} M parameters on {stream.numel():,} "
+        f"tokens of the Python language reference, for {seconds:g} seconds."
+    )
+    training = TrainingOptions(
+        seconds=seconds,
+        batch_size=32,
+        length=min(LENGTH, stream.numel()),
+        optimiser="muon",
+        learning_rate=0.03,
+        ema=0.99,
+        seed=seed,
+    )
+    bar = Progress(
+        TextColumn("step {task.fields[step]}"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.2f}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    smooth = math.nan
+    with bar:
+        task = bar.add_task("train", total=1.0, step=0, loss=math.nan)
+
+        def show(progress: loop.Progress) -> None:
+            nonlocal smooth
+            smooth = progress.loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * progress.loss
+            bar.update(task, completed=progress.share, step=progress.step, loss=smooth)
+
+        loop.fit(method, stream, training, show)
+
+
+def report(console: Console, method: MDLM, stream: Tensor, characters: int) -> None:
+    """The likelihood bound of the text that was learned."""
+    windows = stream[: stream.numel() // LENGTH * LENGTH].reshape(-1, LENGTH)
+    bound = nelbo(method, windows)
+    per_character = stream.numel() / characters
+    console.print(
+        f"It now needs at most [bold]{bound.bits * per_character:.2f} "
+        f"± {bound.bits_error * per_character:.2f} bits per character[/] for this text "
+        "(which it has seen; a fresh text would cost more).\n"
+    )
