@@ -17,6 +17,8 @@ import partita
 from partita.commands import main
 from partita.fast import KERNELS
 from partita.hub import default
+from partita.methods.options import MethodOptions
+from partita.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
 MOST_BYTES = 25 * 10**6  # of the model that is shipped
@@ -70,6 +72,17 @@ for name in partita.__all__: getattr(partita, name)
 def test_commands_start_without_a_compiler():
     """It takes as long to load as torch itself, and nearly nobody compiles."""
     code = "import sys, partita.commands.train, partita.commands.sample, partita.networks; "
+    result = python(code + "sys.exit('torch._dynamo' in sys.modules)")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("method", ["mdlm", "pgm"])
+def test_models_are_read_without_a_compiler(method, tmp_path):
+    sizes = partita.TransformerOptions(length=8, width=8, depth=2, heads=2)
+    recipe = Recipe(method=MethodOptions(name=method), network=sizes)
+    built = recipe.method.build(sizes, 256)
+    partita.TextModel(built, partita.ByteTokenizer(), recipe).save(tmp_path / "model")
+    code = f"import sys, partita; partita.load({str(tmp_path / 'model')!r}).sample(1); "
     result = python(code + "sys.exit('torch._dynamo' in sys.modules)")
     assert result.returncode == 0, result.stderr
 

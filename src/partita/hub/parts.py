@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from partita import __version__
 from partita.data.image_tokenizers import ImageTokenizer
@@ -92,7 +93,7 @@ def build(
     blocks = recipe.network.depth if weights else math.inf
     require(blocks <= max(len(weights), _FEW_BLOCKS), "model", f"{path} holds too few tensors")
     # In shape alone: sizes that no memory could hold cost nothing.
-    with _blaming(where / format.CONFIG), torch.device("meta"):
+    with _blaming(where / format.CONFIG), torch.device("meta"), _Undrawn():
         method = recipe.method.build(recipe.network, tokenizer.vocab_size)
     dtype = mode(tensor.dtype for tensor in weights.values())
     require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
@@ -102,6 +103,23 @@ def build(
     wide = dtype if dtype.itemsize > 2 else torch.float32
     method.load_state_dict({name: x.to(wide) for name, x in weights.items()}, assign=True)
     return method.eval()
+
+
+class _Undrawn(TorchFunctionMode):
+    """First weights stay as they are. Tensors without numbers have none to draw, but to draw them
+    there loads torch's compiler, for more than a second."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        named = kwargs or {}
+        if func is nn.init.normal_ or func is Tensor.normal_:
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
 
 
 def _check_method(recipe: object) -> None:
