@@ -36,7 +36,7 @@ clean:
 	@$(INSTALL) --editable .
 	@touch $@
 
-.venv/.dev: .venv/.runtime
-	@echo "Installing the development tools into .venv (once)"
+.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing Partita and the development tools into .venv (once; some minutes)"
 	@$(INSTALL) --editable '.[dev]'
-	@touch $@
+	@touch .venv/.runtime $@

@@ -690,7 +690,7 @@ RECIPES = {
         "method.schedule_options.exponent: must be at least 0, got -2"
     ),
     "--method.schedule_options 3": "method.schedule_options: must be keys and values, such as ",
-    "--method.law cubic": "method.law: unknown name 'cubic'; known: continuous, ",
+    "--method.law cubic": "method.law: unknown name 'cubic'; known: clipped, ",
     "--method.law discrete --method.law_options.steps 0": (
         "method.law_options.steps: must be at least 1, got 0"
     ),

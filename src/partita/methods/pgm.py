@@ -137,7 +137,7 @@ class PGM(PartitionMethod):
         loss="cross-entropy of each group of a partition given the other, a bound",
         choices={
             "schedule": "alpha(t); see the list of schedules",
-            "law": "how tokens are parted and weighed: subset, continuous, discrete",
+            "law": "how tokens are parted and weighed: subset, continuous, discrete, clipped",
         },
     )
     network: PartitionNetwork  # type: ignore[assignment]
