@@ -13,7 +13,7 @@ from torch import Tensor
 BLOCK = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["step"])  # every step of a run has another
 @no_type_check
 def _uniform_kernel(
     positions,
