@@ -31,7 +31,9 @@ POINTS = 40  # of a curve
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The words of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_AsWritten)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipes", nargs="+", type=Path, help="recipes as YAML")
     parser.add_argument("--train", required=True, help="the text to train on")
     parser.add_argument("--valid", required=True, help="a text to measure, for choosing by")
@@ -53,10 +55,6 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
         if not recipe.is_file():
             parser.error(f"{recipe}: there is no such recipe")
     return chosen
-
-
-class _AsWritten(argparse.RawDescriptionHelpFormatter):
-    pass
 
 
 def partita(*words: str | Path, seconds: float | None = None) -> None:
@@ -109,7 +107,8 @@ def measured(recipe: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     partita(*words, seconds=left)
     model = load(str(run), device="cpu")
     made = model.recipe.to_dict()
-    made["data"].pop("path"), made["data"].pop("cache")  # where somebody keeps their files
+    for place in ("path", "cache"):  # where somebody keeps their files
+        del made["data"][place]
     length = model.recipe.training.length or model.recipe.network.length
     return {
         "name": recipe.stem,

@@ -197,13 +197,13 @@ def test_uniforms_of_addresses(name, count, monkeypatch):
     places = positions.expand(4, -1).to(DEVICE), samples[:, None].expand(-1, count).to(DEVICE)
     word = (int(purpose) << 24) | stream
     key = seed & 0xFFFFFFFF, seed >> 32
-    found = uniforms_of.philox_uniforms(*places, step & 0xFFFFFFFF, word, key, 10)
+    found = uniforms_of.philox_uniforms(*places, step & 0xFFFFFFFF, word, key)
     assert torch.equal(found.cpu(), plain)
 
 
 def test_no_uniforms():
     nothing = torch.zeros(0, 3, dtype=torch.int64, device=DEVICE)
-    assert uniforms_of.philox_uniforms(nothing, nothing, 0, 0, (0, 0), 10).shape == (0, 3)
+    assert uniforms_of.philox_uniforms(nothing, nothing, 0, 0, (0, 0)).shape == (0, 3)
 
 
 # Attention ---------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from partita.errors import require
 from partita.fast import KERNELS
 
 _MASK32 = 0xFFFFFFFF
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
 _STREAM_BITS = 24
 
 
@@ -56,11 +56,11 @@ def philox(
     """Philox-4x32-10: four 32-bit words (held in int64) for each counter."""
     a, b, c, d = counter
     key_a, key_b = key
-    for _ in range(_ROUNDS):
-        high_a, low_a = _multiply(a, _MULTIPLIERS[0])
-        high_c, low_c = _multiply(c, _MULTIPLIERS[1])
+    for _ in range(ROUNDS):
+        high_a, low_a = _multiply(a, MULTIPLIERS[0])
+        high_c, low_c = _multiply(c, MULTIPLIERS[1])
         a, b, c, d = high_c ^ b ^ key_a, low_c, high_a ^ d ^ key_b, low_a
-        key_a, key_b = (key_a + _WEYL[0]) & _MASK32, (key_b + _WEYL[1]) & _MASK32
+        key_a, key_b = (key_a + WEYL[0]) & _MASK32, (key_b + WEYL[1]) & _MASK32
     return a, b, c, d
 
 
@@ -127,9 +127,7 @@ class Noise:
         if positions.is_cuda and KERNELS:
             from partita.fast.kernels.uniforms import philox_uniforms
 
-            return philox_uniforms(
-                positions, samples, step & _MASK32, purpose_and_stream, key, _ROUNDS
-            )
+            return philox_uniforms(positions, samples, step & _MASK32, purpose_and_stream, key)
         counter = (
             positions & _MASK32,
             torch.full_like(positions, step & _MASK32),

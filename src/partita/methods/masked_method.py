@@ -267,8 +267,8 @@ class MaskedMethod(nn.Module, ABC):
     def _asks_everywhere(self, tokens: Tensor) -> bool:
         """Whether visible places are asked too, at weight 0.
 
-        To find the hidden ones, a program on a GPU must wait for it. Where the head is as small as
-        another layer, to ask everywhere costs less than that.
+        To find the hidden ones, a program on a GPU must wait for it. Where the head is no larger
+        than a layer among many, it is asked everywhere instead.
         """
         if self.everywhere is not None:
             return self.everywhere

@@ -10,6 +10,8 @@ import triton.language as tl
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from partita.randomness import MULTIPLIERS, ROUNDS, WEYL
+
 BLOCK = 1024
 
 
@@ -24,6 +26,10 @@ def _uniform_kernel(
     purpose,
     key_a,
     key_b,
+    multiplier_a: tl.constexpr,
+    multiplier_b: tl.constexpr,
+    weyl_a: tl.constexpr,
+    weyl_b: tl.constexpr,
     rounds: tl.constexpr,
     block: tl.constexpr,
 ):
@@ -35,14 +41,14 @@ def _uniform_kernel(
     d = tl.full((block,), purpose, tl.int64).to(tl.uint32)
     first = tl.full((block,), key_a, tl.int64).to(tl.uint32)
     second = tl.full((block,), key_b, tl.int64).to(tl.uint32)
-    one = tl.full((block,), 0xD2511F53, tl.uint32)
-    two = tl.full((block,), 0xCD9E8D57, tl.uint32)
+    one = tl.full((block,), multiplier_a, tl.uint32)
+    two = tl.full((block,), multiplier_b, tl.uint32)
     for _ in tl.static_range(rounds):
         high_a, low_a = tl.umulhi(a, one), a * one
         high_c, low_c = tl.umulhi(c, two), c * two
         a, b, c, d = high_c ^ b ^ first, low_c, high_a ^ d ^ second, low_a
-        first = first + tl.full((block,), 0x9E3779B9, tl.uint32)
-        second = second + tl.full((block,), 0xBB67AE85, tl.uint32)
+        first = first + tl.full((block,), weyl_a, tl.uint32)
+        second = second + tl.full((block,), weyl_b, tl.uint32)
     bits = (a.to(tl.int64) << 21) | (b.to(tl.int64) >> 11)
     tl.store(uniforms + at, bits.to(tl.float64) * 1.1102230246251565e-16, mask=there)  # 2^-53
 
@@ -53,13 +59,12 @@ def philox_uniforms(
     step: int,
     purpose: int,
     key: tuple[int, int],
-    rounds: int,
 ) -> Float64[Tensor, "*n"]:
     """53-bit uniforms of these addresses; of every number the low 32 bits count."""
     found = torch.empty(positions.shape, dtype=torch.float64, device=positions.device)
     count = found.numel()
     if count:
         flat = positions.contiguous(), samples.contiguous(), found
-        grid = (triton.cdiv(count, BLOCK),)
-        _uniform_kernel[grid](*flat, count, step, purpose, *key, rounds=rounds, block=BLOCK)
+        grid, constants = (triton.cdiv(count, BLOCK),), (*MULTIPLIERS, *WEYL, ROUNDS)
+        _uniform_kernel[grid](*flat, count, step, purpose, *key, *constants, block=BLOCK)
     return found
