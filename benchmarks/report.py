@@ -2,8 +2,8 @@
 
     python benchmarks/report.py
 
-The text is `results.jinja.md` beside this file; what stands in double braces there is looked up in
-the JSON files. A figure that is not in one of them stops the program.
+The text is in `sections/` beside this file; what stands in double braces there is looked up in the
+JSON files. A figure that is not in one of them stops the program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from partita.evaluation.steps import Quality, draw_comparison
 from partita.training.throughput import PEAKS
 
 HERE = Path(__file__).parent
-RESULTS, TEMPLATE = HERE / "results", HERE / "results.jinja.md"
+RESULTS, SECTIONS = HERE / "results", HERE / "sections"
 DOCS = HERE.parent / "docs"
 REPORT, PICTURES = DOCS / "results.md", DOCS / "pictures"
 
@@ -43,6 +43,29 @@ def row(name: str, **wanted: Any) -> dict[str, Any]:
     if len(found) != 1:
         raise LookupError(f"{name}.json has {len(found)} rows with {wanted}, which must be one")
     return found[0]
+
+
+def bound(found: dict[str, Any]) -> str:
+    """Bits with their error; a method that knows them exactly has none."""
+    error = found["bits_error"]
+    return f"{found['bits']:.3f} " + (f"± {error:.3f}" if error else "(exact)")
+
+
+def theirs(**wanted: Any) -> dict[str, Any]:
+    """What the reference code was measured at, or that it was not."""
+    found = rows("reference-h200", **{"what": wanted.pop("what")})
+    fitting = [r for r in found if all(r[key] == value for key, value in wanted.items())]
+    return fitting[0] if fitting else {"value": None, "memory_gb": None}
+
+
+def digits_shares(model: str) -> str:
+    """How many digits of each guidance are taken for their class, in percent."""
+    return ", ".join(f"{100 * r['accuracy']:.1f}" for r in rows("digits", model=model))
+
+
+def digits_distances(model: str) -> str:
+    """How far they are from the data."""
+    return ", ".join(f"{r['frechet']:.1f}" for r in rows("digits", model=model))
 
 
 def numbers(name: str, column: str, style: str, **wanted: Any) -> str:
@@ -101,7 +124,7 @@ def timed(name: str, title: str, contestant: str) -> dict[str, Any]:
 def rendered() -> str:
     """The report."""
     world = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
+        loader=jinja2.FileSystemLoader(SECTIONS),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
@@ -109,6 +132,11 @@ def rendered() -> str:
     )
     world.globals |= {
         "row": row,
+        "measured": measured,
+        "bound": bound,
+        "theirs": theirs,
+        "digits_shares": digits_shares,
+        "digits_distances": digits_distances,
         "rows": rows,
         "quality": quality,
         "bits": bits,
@@ -122,7 +150,7 @@ def rendered() -> str:
         "largest_turn": largest_turn,
         "PEAKS": PEAKS,
     }
-    return world.get_template(TEMPLATE.name).render()
+    return world.get_template("results.md").render()
 
 
 def draw_steps(names: dict[str, str], picture: Path) -> None:

@@ -11,6 +11,7 @@ from partita.errors import InputError
 from partita.networks import (
     CausalTransformer,
     Dense,
+    PartitionTransformer,
     Queries,
     Segments,
     Transformer,
@@ -18,6 +19,7 @@ from partita.networks import (
     TransformerOptions,
 )
 from partita.networks.attention import attend
+from partita.networks.layers import QKNorm
 
 
 def randomise(module, std=0.3):
@@ -152,6 +154,36 @@ def test_every_option_learns(mlp, norm, qk_norm):
     assert losses[0] == pytest.approx(torch.tensor(5.0).log().item())  # uniform at the start
     assert losses[-1] < 0.05
     assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_sharpness_times_the_cosine():
+    """What a logit of attention is between normalised queries and keys."""
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 5, 2, 8, dtype=torch.float64)
+    cosines = torch.cosine_similarity(query, key, dim=-1)
+    for sharpness in (None, 3.0, 16.0):
+        query_normal, key_normal = QKNorm("head", sharpness)(query, key)
+        logits = (query_normal * key_normal).sum(-1) / 8**0.5
+        torch.testing.assert_close(logits, (sharpness or 8**0.5) * cosines, rtol=1e-4, atol=1e-5)
+    plain, sharp = (QKNorm("width", s)(query, key) for s in (None, 3.0))
+    torch.testing.assert_close(sharp[0], plain[0] * 3 / 8**0.5)
+    assert torch.equal(sharp[1], plain[1])
+
+
+@pytest.mark.parametrize("kind", [Transformer, CausalTransformer, PartitionTransformer])
+def test_sharpness_reaches_every_kind_of_attention(kind):
+    """The root of a head's width changes nothing; anything else changes the answer."""
+    tokens, groups = torch.randint(0, 11, (2, 9)), torch.arange(18).view(2, 9) % 2 == 0
+
+    def answer(sharpness):
+        network = tiny(kind, qk_sharpness=sharpness)
+        if kind is PartitionTransformer:
+            return network.both(tokens, groups)[0]
+        return network(tokens)
+
+    plain, same, sharp = map(answer, (None, 8**0.5, 16.0))
+    torch.testing.assert_close(plain, same)
+    assert not torch.allclose(plain, sharp, atol=1e-2)
 
 
 def test_time_and_label_change_the_answer():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.fast import KERNELS
-from partita.networks.layers import Rotary, rms_normalise
+from partita.networks.layers import QKNorm, Rotary, normalised
 from partita.networks.layouts import DENSE, Dense, Layout, Segments, segment_at
 
 CALL_PAIRS = 2048  # what one more kernel call costs on a CPU, in pairs of a query and a key
@@ -176,22 +176,10 @@ def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     return torch.where(real, index, 0), real
 
 
-def normalised(
-    query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"], over: str | None
-) -> tuple[Float[Tensor, "*q H D"], Float[Tensor, "*k H D"]]:
-    """QK normalisation over each "head" or over the whole "width", where a network has it."""
-    if over is None:
-        return query, key
-    if over == "head":
-        return rms_normalise(query), rms_normalise(key)
-    wide = (rms_normalise(x.flatten(-2)).view(x.shape) for x in (query, key))
-    return next(wide), next(wide)
-
-
 class Attention(nn.Module):
     """Multi-head self-attention with rotary positions and optional QK normalisation."""
 
-    def __init__(self, width: int, heads: int, qk_norm: str | None) -> None:
+    def __init__(self, width: int, heads: int, qk_norm: QKNorm | None) -> None:
         super().__init__()
         self.heads = heads
         self.qk_norm = qk_norm
@@ -217,7 +205,7 @@ class Attention(nn.Module):
 class CrossAttention(nn.Module):
     """Attention whose queries come from one stream and whose keys and values from another."""
 
-    def __init__(self, width: int, memory_width: int, heads: int, qk_norm: str | None) -> None:
+    def __init__(self, width: int, memory_width: int, heads: int, qk_norm: QKNorm | None) -> None:
         super().__init__()
         self.heads = heads
         self.qk_norm = qk_norm

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from partita.networks.attention import attend, normalised
-from partita.networks.layers import NORMS, Rotary, on_grid, sinusoid
+from partita.networks.attention import attend
+from partita.networks.layers import NORMS, Rotary, normalised, on_grid, sinusoid
 from partita.networks.layouts import Layout
 from partita.networks.options import TransformerConfig
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,39 @@ TIME_FEATURES = 256
 def rms_normalise(x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
     """x / sqrt(mean(x^2)), in float32."""
     return F.rms_norm(x.float(), x.shape[-1:], eps=NORM_EPS).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class QKNorm:
+    """Normalises queries and keys, so that no weight can make attention arbitrarily sharp.
+
+    Over each head, a logit then is `sharpness` times the cosine of the angle between the two;
+    over the whole "width", that holds for heads of average length.
+    """
+
+    over: str = "head"
+    sharpness: float | None = None
+    """The root of a head's width unless given: what normalised vectors have by themselves."""
+
+    def __call__(
+        self, query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"]
+    ) -> tuple[Float[Tensor, "*q H D"], Float[Tensor, "*k H D"]]:
+        normal_query, normal_key = self._normal(query), self._normal(key)
+        if self.sharpness is None:
+            return normal_query, normal_key
+        return normal_query * (self.sharpness / query.shape[-1] ** 0.5), normal_key
+
+    def _normal(self, x: Tensor) -> Tensor:
+        if self.over == "head":
+            return rms_normalise(x)
+        return rms_normalise(x.flatten(-2)).view(x.shape)
+
+
+def normalised(
+    query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"], norm: QKNorm | None
+) -> tuple[Float[Tensor, "*q H D"], Float[Tensor, "*k H D"]]:
+    """QK normalisation, where a network has it."""
+    return (query, key) if norm is None else norm(query, key)
 
 
 @NORMS.register("rms")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from partita.errors import InputError, require, require_int, require_positive
-from partita.networks.layers import MLPS, NORMS
+from partita.networks.layers import MLPS, NORMS, QKNorm
 from partita.networks.levels import LOGISTIC_NUMBERS
 
 DEEPEST = 1 << 16  # blocks: even empty ones take time to make
@@ -70,6 +70,9 @@ class TransformerOptions:
     """Whether queries and keys are normalised."""
     qk_norm_over: str = "head"
     """What is normalised at once: the channels of a head, or all of the width."""
+    qk_sharpness: float | None = None
+    """Largest logit of attention between normalised queries and keys; the root of a head's width
+    unless given. Heads that are to pick single tokens out of many want more: 16 does well."""
     head_bias: bool = False
     """Whether the output projection has a bias."""
     dropout: float = 0.0
@@ -108,6 +111,10 @@ class TransformerOptions:
         require_int(self.depth, "network.depth", 1, DEEPEST)
         for name in ("mlp_ratio", "rotary_base"):
             require_positive(getattr(self, name), f"network.{name}")
+        if self.qk_sharpness is not None:
+            require_positive(self.qk_sharpness, "network.qk_sharpness")
+            unnormalised = "bounds the logits of normalised queries and keys, but qk_norm is false"
+            require(self.qk_norm, "network.qk_sharpness", unnormalised, "leave one of them out")
         narrow = f"{self.mlp_ratio} times width {self.width} is no channel"
         require(self.mlp_ratio * self.width >= 1, "network.mlp_ratio", narrow, "give more")
         _ = MLPS[self.mlp], NORMS[self.norm]
@@ -168,9 +175,9 @@ class TransformerConfig(TransformerOptions):
         return LOGISTIC_NUMBERS * self.logistics if self.ordered else self.outputs
 
     @property
-    def normalises(self) -> str | None:
-        """What is normalised of queries and keys."""
-        return self.qk_norm_over if self.qk_norm else None
+    def normalises(self) -> QKNorm | None:
+        """How queries and keys are normalised."""
+        return QKNorm(self.qk_norm_over, self.qk_sharpness) if self.qk_norm else None
 
     @property
     def conditioned(self) -> bool:
