@@ -1,4 +1,4 @@
-"""How long are the texts that a model writes? Histograms against those of a text's own lines.
+"""How long are the texts that models write? Histograms against those of a text's own lines.
 
     python examples/lengths.py lines.txt lengths.png --flexible runs/lines-flexmdm
     python examples/lengths.py lines.txt lengths.png --flexible runs/flex --padded runs/mdlm
@@ -12,22 +12,33 @@ themselves, which is what chance alone makes.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+import json
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import Any
 
 from partita.errors import InputError
+from partita.evaluation.lengths import WIDTH, draw_lengths, shares, variation
+from partita.files import check_file, write_whole
 from partita.hub.text_model import TextModel, load
+from partita.provenance import environment
 
-WIDTH = 4  # characters of a bar
 BATCH = 100
 
 
-def variation(ours: list[int], theirs: list[int], width: int = WIDTH) -> float:
-    """Total variation of two samples of lengths, in bins of so many characters."""
-    a, b = (Counter(length // width for length in lengths) for lengths in (ours, theirs))
-    return sum(abs(a[bin] / len(ours) - b[bin] / len(theirs)) for bin in {*a, *b}) / 2
+def parsed() -> argparse.Namespace:
+    """The words of the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("lines", type=Path, help="a text with one document on each line")
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--flexible", nargs="+", required=True, help="models of flexible length")
+    parser.add_argument("--padded", nargs="+", default=[], help="of fixed length, that fill up")
+    parser.add_argument("--pad", default="|", help="what they fill up with")
+    parser.add_argument("--count", type=int, default=1000, help="texts of each")
+    parser.add_argument("--steps", type=int, default=128)
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    options = parser.parse_args()
+    options.refuse = parser.error
+    return options
 
 
 def written(model: TextModel, count: int, steps: int, pad: str | None) -> list[int]:
@@ -42,54 +53,50 @@ def written(model: TextModel, count: int, steps: int, pad: str | None) -> list[i
     return lengths
 
 
-def draw(path: Path, groups: dict[str, list[int]]) -> None:
-    """Histograms as lines, one for each group."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    longest = max(max(lengths) for lengths in groups.values())
-    edges = list(range(0, longest + WIDTH + 1, WIDTH))
-    for name, lengths in groups.items():
-        shares = [1 / len(lengths)] * len(lengths)
-        axes.hist(lengths, bins=edges, weights=shares, histtype="step", linewidth=1.5, label=name)
-    axes.set_xlabel("characters of a text")
-    axes.set_ylabel("share of the texts")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120, format="png")
+def compared(options: argparse.Namespace, data: list[int]) -> dict[str, Any]:
+    """Rows for the data, for as many lines of it as texts are drawn, and for each model."""
+    groups = {"data": data[options.count :], "as many lines of the data": data[: options.count]}
+    device = None
+    for pad, names in ((None, options.flexible), (options.pad, options.padded)):
+        for name in names:
+            model = load(name)
+            device = model.device
+            groups[Path(name).name] = written(model, options.count, options.steps, pad)
+    truth = shares(groups["data"])
+    rows = [
+        {
+            "name": name,
+            "texts": len(lengths),
+            "mean_length": sum(lengths) / len(lengths),
+            "variation": variation(shares(lengths), truth),
+            "shares": list(shares(lengths).items()),
+        }
+        for name, lengths in groups.items()
+    ]
+    assert device is not None
+    known = {"bin": WIDTH, "steps": options.steps}
+    return {"environment": environment(device), "options": known, "rows": rows}
 
 
 def main() -> None:
     """Read, sample, compare, draw."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("lines", type=Path, help="a text with one document on each line")
-    parser.add_argument("picture", type=Path)
-    parser.add_argument("--flexible", required=True, help="a model of flexible length")
-    parser.add_argument("--padded", help="a model of fixed length, taught to fill up")
-    parser.add_argument("--pad", default="|", help="what it fills up with")
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=128)
-    options = parser.parse_args()
-    if not options.picture.parent.is_dir():
-        parser.error(f"{options.picture.parent} is no folder")
-    data = [len(line) for line in options.lines.read_text().splitlines() if line]
-    if len(data) <= options.count:
-        parser.error(f"{options.lines} must have more than {options.count} lines")
-    chance, data = data[: options.count], data[options.count :]
-    groups = {"data": data}
+    options = parsed()
     try:
-        flexible = load(options.flexible)
-        groups["flexible length"] = written(flexible, options.count, options.steps, None)
-        if options.padded:
-            padded = load(options.padded)
-            groups["padding"] = written(padded, options.count, options.steps, options.pad)
-    except InputError as refused:
-        parser.error(str(refused))
-    print(f"as many lines of the data: total variation {variation(chance, data):.3f}")
-    for name, lengths in list(groups.items())[1:]:
-        mean = sum(lengths) / len(lengths)
-        print(f"{name}: total variation {variation(lengths, data):.3f}, mean length {mean:.1f}")
-    print(f"data: mean length {sum(data) / len(data):.1f}")
-    draw(options.picture, groups)
+        for path, name in ((options.picture, "picture"), (options.out, "--out")):
+            if path is not None:
+                check_file(path, name)
+        data = [len(line) for line in options.lines.read_text().splitlines() if line]
+        if len(data) <= options.count:
+            options.refuse(f"{options.lines} must have more than {options.count} lines")
+        found = compared(options, data)
+        draw_lengths({row["name"]: dict(row["shares"]) for row in found["rows"]}, options.picture)
+    except (InputError, OSError) as refused:
+        options.refuse(str(refused))
+    for row in found["rows"]:
+        mean = f"mean length {row['mean_length']:.1f}"
+        print(f"{row['name']}: total variation {row['variation']:.3f}, {mean}")
+    if options.out is not None:
+        write_whole(options.out, json.dumps(found, indent=1) + "\n")
     print(f"{options.picture}: histograms")
 
 

@@ -12,22 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from partita.data.documents import Corpus
 from partita.errors import InputError
-from partita.evaluation.texts import whole_documents
+from partita.evaluation.texts import sentences, whole_documents
 from partita.files import check_file, write_whole
 
 LOOKED_AT = 20  # sentences for each choice; some of them are the same, or too near
-_END = re.compile(r"(?<=[.!?])\s+|\n+")
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a paragraph: what ends with a mark or a line."""
-    return [part.strip() for part in _END.split(text) if part.strip()]
 
 
 def questions(

@@ -24,6 +24,7 @@ from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.prepare import prepare
 from partita.data.tokenizers import CharacterTokenizer
 from partita.errors import InputError
+from partita.evaluation.lengths import shares, variation
 from partita.hub import checkpoints
 from partita.methods.options import MethodOptions
 from partita.ragged import Ragged
@@ -349,10 +350,44 @@ def test_the_example_compares_lengths(tmp_path):
     """Every line of this text has the same length, so chance makes no difference."""
     (tmp_path / "lines.txt").write_text("the cat\n" * 20)
     words = [str(tmp_path / "lines.txt"), str(tmp_path / "lengths.png"), "--flexible", MODEL]
-    more = ["--padded", OLD, "--pad", "x", "--count", "9", "--steps", "4"]
+    out = tmp_path / "lengths.json"
+    more = ["--padded", OLD, "--pad", "x", "--count", "9", "--steps", "4", "--out", str(out)]
     command = [sys.executable, str(EXAMPLE), *words, *more]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     assert "as many lines of the data: total variation 0.000" in result.stdout
-    assert f"padding: total variation 1.000, mean length {LENGTH}.0" in result.stdout  # no x: whole
+    whole = f"lines-mdlm: total variation 1.000, mean length {LENGTH}.0"  # there is no x in it
+    assert whole in result.stdout
+    rows = json.loads(out.read_text())["rows"]
+    names = ["data", "as many lines of the data", "lines-flexmdm", "lines-mdlm"]
+    assert [row["name"] for row in rows] == names
+    assert rows[0]["shares"] == [[1, 1.0]]  # seven characters: the second bin of four
     assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sentences_each_once_and_filled_up(tmp_path):
+    """Sentences of the text that fit, in an order of their own; nothing else."""
+    text = "It rains. It rains. Too long to be of any use here! Why?\nNo end\n\nOnce | more."
+    (tmp_path / "text.txt").write_text(text)
+    make = EXAMPLE.with_name("make_sentences.py")
+
+    def made(*more):
+        command = [sys.executable, str(make), "text.txt", "out.txt", "--longest", "12", *more]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+        )
+        return done, (tmp_path / "out.txt").read_text().splitlines() if not done.returncode else []
+
+    assert sorted(made()[1]) == ["It rains.", "Once | more.", "Why?"]
+    assert sorted(made("--fill", "|")[1]) == ["It rains.|||", "Why?||||||||"]
+    assert "takes one character" in made("--fill", "||")[0].stderr
+    assert "has no sentence of at most 3" in made("--longest", "3")[0].stderr
+
+
+def test_histograms_of_lengths():
+    ours, theirs = shares([0, 3, 4, 9]), shares([4, 5, 6, 100])
+    assert ours == {0: 0.5, 1: 0.25, 2: 0.25}
+    assert variation(ours, theirs) == pytest.approx(0.75)
+    assert variation(ours, ours) == 0
+    with pytest.raises(InputError, match="there is no text"):
+        shares([])

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
+from partita.data.batches import InMemory, Order, Packed
 from partita.evaluation.likelihood import nelbo
 from partita.methods import AR, MD4, MDLM
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
+from partita.training import loop
+from partita.training.distribution import World
 from partita.training.ema import MovingAverage
+from partita.training.engine import Engine
 from partita.training.loop import fit
 from partita.training.muon import StackedMuon
 from partita.training.optimisers import OPTIMISERS
-from partita.training.options import TrainingOptions
+from partita.training.options import RunOptions, TrainingOptions
 
 TEXT = torch.tensor([0, 1, 2, 3, 4] * 60)  # fully predictable: entropy log 5 once, then 0
 LENGTH = 12  # no multiple of the period: rows begin at every token
@@ -52,6 +56,33 @@ def test_the_same_options_give_the_same_run():
         fit(method, TEXT, TrainingOptions(steps=12, length=LENGTH, seed=3))
         weights.append(torch.cat([p.flatten() for p in method.parameters()]))
     assert torch.equal(*weights)
+
+
+def test_the_speed_of_training_leaves_validation_out(monkeypatch):
+    """By a clock on which a step takes one second and a look at the validation text a hundred."""
+    now, speeds = [0.0], []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+
+    class Timed(Engine):
+        def advance(self, *given):
+            now[0] += 1
+            return super().advance(*given)
+
+        def validate(self, *given):
+            now[0] += 100
+            return super().validate(*given)
+
+    options = TrainingOptions(steps=12, length=LENGTH, batch_size=5)
+    run = RunOptions(log_every=4, validate_every=3, validation_rows=2)
+    engine = Timed(build(MDLM), options, run, World(0, 1, torch.device("cpu")))
+    rows = Order(Packed(InMemory(TEXT), LENGTH), 5, 0)
+    hooks = loop.Hooks(
+        progress=lambda progress: speeds.append(progress.tokens_per_second),
+        validated=lambda step, estimate: False,  # noqa: ARG005 - one signature
+    )
+    loop.train(engine, rows, rows, hooks)
+    assert speeds == pytest.approx([5 * LENGTH] * 3)
+    assert now[0] == 12 + 4 * 100
 
 
 def test_a_wall_clock_budget_ends_the_run():

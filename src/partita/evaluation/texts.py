@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from partita.data.tokenizers import Tokenizer
 from partita.errors import require
 
 Rows = tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"]]
+_END_OF_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 class ScoredRows(NamedTuple):
@@ -29,6 +31,11 @@ class ScoredRows(NamedTuple):
     """Of the text in UTF-8."""
     labels: list[str | None]
     """The class of each row's document, where the corpus tells it and rows hold but one."""
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text: what ends with a mark or a line."""
+    return [part.strip() for part in _END_OF_SENTENCE.split(text) if part.strip()]
 
 
 def windows(ids: list[int], length: int) -> Rows:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -81,8 +82,8 @@ def train(
                 reader.read()
             keep = engine.step % run.checkpoint_every == 0 or share == 1 or signal
             if engine.step % run.validate_every == 0 or share == 1:
-                keep = _validate(engine, valid, hooks) or keep
-                reader.since = time.monotonic()  # what is reported is the speed of training
+                with reader.paused():
+                    keep = _validate(engine, valid, hooks) or keep
             if keep and hooks.save:
                 reader.read()  # a broken loss must not reach a checkpoint
                 hooks.save()
@@ -116,6 +117,13 @@ class _Reader:
     def add(self, advance: Advance, tokens: int) -> None:
         self.waiting.append(advance)
         self.tokens += tokens
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is reported is the speed of training: other work is left out of its time."""
+        began = time.monotonic()
+        yield
+        self.since += time.monotonic() - began
 
     def read(self) -> None:
         if not self.waiting:
