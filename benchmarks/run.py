@@ -5,8 +5,8 @@
 
 A run is called as its recipe is. It lives in runs/NAME and, called again, goes on where it
 stopped; what was measured is in benchmarks/results/NAME.json: the recipe, the machine, tokens and
-seconds, the curve of training, and the bits of both texts. Words after `--` are flags for every
-`partita train`.
+seconds, the curve of training, the bits of both texts, and for masked models where the bound comes
+from. Words after `--` are flags for every `partita train`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from partita.errors import InputError
+from partita.evaluation.profile import require_profiled
 from partita.hub.trained import load
 from partita.provenance import environment
 from partita.training.distribution import choose_device
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 40  # of a curve
+FEWER = 4  # times fewer tokens for the profile
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -75,13 +78,33 @@ def partita(*words: str | Path, seconds: float | None = None) -> None:
         raise SystemExit(code)
 
 
-def evaluated(run: Path, text: str, chosen: argparse.Namespace) -> dict[str, Any]:
-    """The bits of a text."""
+def evaluated(
+    run: Path, text: str, limit: int, replicates: int, *more: str | Path
+) -> dict[str, Any]:
+    """What `partita eval` says of a text."""
     out = run / "evaluated.json"
-    few = "--limit", str(chosen.limit), "--replicates", str(chosen.replicates)
-    partita("eval", run, text, *few, "--samples", "0", "--out", out)
-    found: dict[str, Any] = json.loads(out.read_text())["likelihood"]
+    few = "--limit", str(limit), "--replicates", str(replicates)
+    partita("eval", run, text, *few, "--samples", "0", "--out", out, *more)
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def bits(run: Path, text: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    """The bits of a text."""
+    found: dict[str, Any] = evaluated(run, text, chosen.limit, chosen.replicates)["likelihood"]
     return found | {"file": Path(text).name}
+
+
+def profile(run: Path, method: object, chosen: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """Where the bound comes from; None for methods whose bound has no such curve."""
+    try:
+        require_profiled(method)
+    except InputError:
+        return None
+    some = max(1, chosen.limit // FEWER)  # every level is a look at the whole text
+    picture = "--profile", run / "profile.png"
+    curve: list[dict[str, Any]] = evaluated(run, chosen.valid, some, 2, *picture)["profile"]
+    return curve
 
 
 def curve(run: Path, step_tokens: int) -> dict[str, Any]:
@@ -116,8 +139,9 @@ def measured(recipe: Path, chosen: argparse.Namespace) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in model.method.parameters()),
         "recipe": made,
         "training": curve(run, model.recipe.training.batch_size * length),
-        "valid": evaluated(run, chosen.valid, chosen),
-        "test": evaluated(run, chosen.test, chosen),
+        "valid": bits(run, chosen.valid, chosen),
+        "test": bits(run, chosen.test, chosen),
+        "profile": profile(run, model.method, chosen),
     }
 
 
@@ -128,10 +152,10 @@ def main(words: Sequence[str] | None = None) -> None:
         found = measured(recipe, chosen)
         chosen.out.mkdir(parents=True, exist_ok=True)
         (chosen.out / f"{recipe.stem}.json").write_text(json.dumps(found, indent=1) + "\n")
-        bits = {text: found[text]["bits_per_character"] for text in ("valid", "test")}
+        of = {text: found[text]["bits_per_character"] for text in ("valid", "test")}
         tokens, seconds = found["training"]["tokens"], found["training"]["seconds"]
         print(
-            f"{recipe.stem}: {bits['valid']:.4f} bits per character of valid, {bits['test']:.4f} "
+            f"{recipe.stem}: {of['valid']:.4f} bits per character of valid, {of['test']:.4f} "
             f"of test, after {tokens:,} tokens in {seconds:.0f} s",
             flush=True,
         )

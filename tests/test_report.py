@@ -85,6 +85,7 @@ def test_a_recipe_is_run_and_measured(name, tmp_path, monkeypatch, capfd):
     assert found["recipe"]["network"]["width"] == 16
     assert 3 < found["valid"]["bits_per_character"] < 6
     assert found["test"]["file"] == "test.txt"
+    assert [level["hidden_to"] for level in found["profile"]][-1] == 1
     assert str(tmp_path) not in json.dumps(found)
     assert f"{name}: " in capfd.readouterr().out
 
@@ -99,12 +100,15 @@ def test_a_run_that_has_no_time_left_is_stopped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "file", sorted((ROOT / "recipes").glob("wiki*.yaml")), ids=lambda f: f.stem
+    "file",
+    sorted(f for kind in ("wiki", "sentences") for f in (ROOT / "recipes").glob(f"{kind}*.yaml")),
+    ids=lambda f: f.stem,
 )
 def test_recipes_of_texts_make_networks_of_the_size_that_they_name(file, capsys):
     assert main(["train", "text.txt", "--config", str(file), "--print_config"]) == 0
     recipe = Recipe.from_dict(yaml.safe_load(capsys.readouterr().out))
-    tokens = recipe.tokenizer.vocab_size if recipe.tokenizer.name == "bpe" else 27
+    known = {"bpe": recipe.tokenizer.vocab_size, "bytes": 256, "text8": 27}
+    tokens = known[recipe.tokenizer.name]
     with torch.device("meta"):
         method = recipe.method.build(recipe.network, tokens)
     millions = sum(p.numel() for p in method.parameters()) / 1e6
