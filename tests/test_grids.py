@@ -25,7 +25,7 @@ KINDS = [
     {"grid": 4, "registers": 2},
     {"positions": "learned"},
     {"positions": "learned", "registers": 1, "qk_norm_over": "width"},
-    {"qk_sharpness": 16.0},
+    {"qk_scale": 1.0},
 ]
 every_kind = pytest.mark.parametrize("options", KINDS, ids=str)
 
@@ -113,8 +113,7 @@ REFUSED = [
     ({"grid": 4, "heads": 8}, "must be a multiple of 4 times heads 8 on a grid"),
     ({"positions": "sines"}, "unknown name 'sines'"),
     ({"qk_norm_over": "depth"}, "unknown name 'depth'"),
-    ({"qk_sharpness": 0.0}, "network.qk_sharpness: must be a positive"),
-    ({"qk_sharpness": 9.0, "qk_norm": False}, "network.qk_sharpness: bounds the logits of norm"),
+    ({"qk_scale": 0.0}, "network.qk_scale: must be a positive"),
 ]
 
 

@@ -156,34 +156,31 @@ def test_every_option_learns(mlp, norm, qk_norm):
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
-def test_sharpness_times_the_cosine():
+def test_scale_and_root_times_the_cosine():
     """What a logit of attention is between normalised queries and keys."""
     torch.manual_seed(0)
     query, key = torch.randn(2, 5, 2, 8, dtype=torch.float64)
     cosines = torch.cosine_similarity(query, key, dim=-1)
-    for sharpness in (None, 3.0, 16.0):
-        query_normal, key_normal = QKNorm("head", sharpness)(query, key)
-        logits = (query_normal * key_normal).sum(-1) / 8**0.5
-        torch.testing.assert_close(logits, (sharpness or 8**0.5) * cosines, rtol=1e-4, atol=1e-5)
-    plain, sharp = (QKNorm("width", s)(query, key) for s in (None, 3.0))
-    torch.testing.assert_close(sharp[0], plain[0] * 3 / 8**0.5)
+    for scale in (1.0, 2.5):
+        normal_query, normal_key = QKNorm("head", scale)(query, key)
+        logits = (normal_query * normal_key).sum(-1) / 8**0.5
+        torch.testing.assert_close(logits, scale * 8**0.5 * cosines, rtol=1e-4, atol=1e-5)
+    plain, sharp = (QKNorm("width", s)(query, key) for s in (1.0, 3.0))
+    torch.testing.assert_close(sharp[0], plain[0] * 3)
     assert torch.equal(sharp[1], plain[1])
 
 
 @pytest.mark.parametrize("kind", [Transformer, CausalTransformer, PartitionTransformer])
-def test_sharpness_reaches_every_kind_of_attention(kind):
-    """The root of a head's width changes nothing; anything else changes the answer."""
+def test_the_scale_reaches_every_kind_of_attention(kind):
     tokens, groups = torch.randint(0, 11, (2, 9)), torch.arange(18).view(2, 9) % 2 == 0
 
-    def answer(sharpness):
-        network = tiny(kind, qk_sharpness=sharpness)
+    def answer(scale):
+        network = tiny(kind, qk_scale=scale)
         if kind is PartitionTransformer:
             return network.both(tokens, groups)[0]
         return network(tokens)
 
-    plain, same, sharp = map(answer, (None, 8**0.5, 16.0))
-    torch.testing.assert_close(plain, same)
-    assert not torch.allclose(plain, sharp, atol=1e-2)
+    assert not torch.allclose(answer(1.0), answer(4.0), atol=1e-2)
 
 
 def test_time_and_label_change_the_answer():

@@ -58,7 +58,10 @@ class Recipe:
 
         Strangers write such dictionaries too: nothing in one is imported, opened or run.
         """
-        return _filled(Recipe(), sections)
+        # What networks did before there was a choice, recipes from then do not name.
+        new = Recipe()
+        old = dataclasses.replace(new, network=dataclasses.replace(new.network, qk_scale=1.0))
+        return _filled(old, sections)
 
     def resolved(self) -> Recipe:
         """The recipe with the length of its run and the kind of its rows written out."""

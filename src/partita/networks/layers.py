@@ -30,21 +30,17 @@ def rms_normalise(x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
 class QKNorm:
     """Normalises queries and keys, so that no weight can make attention arbitrarily sharp.
 
-    Over each head, a logit then is `sharpness` times the cosine of the angle between the two;
-    over the whole "width", that holds for heads of average length.
+    Over each head of width D, a logit then is scale sqrt(D) times the cosine of the angle between
+    the two; over the whole "width", that holds for heads of average length.
     """
 
     over: str = "head"
-    sharpness: float | None = None
-    """The root of a head's width unless given: what normalised vectors have by themselves."""
+    scale: float = 1.0
 
     def __call__(
         self, query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"]
     ) -> tuple[Float[Tensor, "*q H D"], Float[Tensor, "*k H D"]]:
-        normal_query, normal_key = self._normal(query), self._normal(key)
-        if self.sharpness is None:
-            return normal_query, normal_key
-        return normal_query * (self.sharpness / query.shape[-1] ** 0.5), normal_key
+        return self._normal(query) * self.scale, self._normal(key)
 
     def _normal(self, x: Tensor) -> Tensor:
         if self.over == "head":

@@ -70,9 +70,9 @@ class TransformerOptions:
     """Whether queries and keys are normalised."""
     qk_norm_over: str = "head"
     """What is normalised at once: the channels of a head, or all of the width."""
-    qk_sharpness: float | None = None
-    """Largest logit of attention between normalised queries and keys; the root of a head's width
-    unless given. Heads that are to pick single tokens out of many want more: 16 does well."""
+    qk_scale: float = 2.0
+    """Factor on the logits of attention between normalised queries and keys, which without one are
+    too small for heads to pick single tokens out of many."""
     head_bias: bool = False
     """Whether the output projection has a bias."""
     dropout: float = 0.0
@@ -109,12 +109,8 @@ class TransformerOptions:
         for name in sizes:
             require_int(getattr(self, name), f"network.{name}")
         require_int(self.depth, "network.depth", 1, DEEPEST)
-        for name in ("mlp_ratio", "rotary_base"):
+        for name in ("mlp_ratio", "rotary_base", "qk_scale"):
             require_positive(getattr(self, name), f"network.{name}")
-        if self.qk_sharpness is not None:
-            require_positive(self.qk_sharpness, "network.qk_sharpness")
-            unnormalised = "bounds the logits of normalised queries and keys, but qk_norm is false"
-            require(self.qk_norm, "network.qk_sharpness", unnormalised, "leave one of them out")
         narrow = f"{self.mlp_ratio} times width {self.width} is no channel"
         require(self.mlp_ratio * self.width >= 1, "network.mlp_ratio", narrow, "give more")
         _ = MLPS[self.mlp], NORMS[self.norm]
@@ -177,7 +173,7 @@ class TransformerConfig(TransformerOptions):
     @property
     def normalises(self) -> QKNorm | None:
         """How queries and keys are normalised."""
-        return QKNorm(self.qk_norm_over, self.qk_sharpness) if self.qk_norm else None
+        return QKNorm(self.qk_norm_over, self.qk_scale) if self.qk_norm else None
 
     @property
     def conditioned(self) -> bool:

@@ -71,6 +71,7 @@ def maskgit_config(state: Mapping[str, Tensor], heads: int) -> TransformerConfig
         heads=heads,
         mlp_ratio=1.5 * hidden / width,  # SwiGLU has 2/3 of the channels of other MLPs
         qk_norm_over="width",
+        qk_scale=1.0,
         head_bias=True,
         classes=len(state["cls_emb.weight"]) - 1,
         condition_width=width,
