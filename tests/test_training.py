@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 
 from partita.data.batches import InMemory, Order, Packed
 from partita.evaluation.likelihood import nelbo
-from partita.methods import AR, MD4, MDLM
-from partita.networks import CausalTransformer, Transformer, TransformerConfig
+from partita.methods import AR, MD4, MDLM, PGM
+from partita.networks import (
+    CausalTransformer,
+    PartitionTransformer,
+    Transformer,
+    TransformerConfig,
+)
 from partita.training import loop
 from partita.training.distribution import World
 from partita.training.ema import MovingAverage
@@ -120,7 +127,7 @@ def test_a_run_has_a_length_in_steps_or_seconds():
 
 
 def test_stacked_matrices_get_torch_s_updates():
-    """What a GPU does, shape by shape, against torch's step, matrix by matrix."""
+    """A step shape by shape, against torch's, matrix by matrix."""
     shapes = [(24, 8), (8, 24), (16, 16)] * 3 + [(5, 7)]
     torch.manual_seed(0)
     first = [torch.randn(shape) for shape in shapes]
@@ -132,7 +139,7 @@ def test_stacked_matrices_get_torch_s_updates():
             x.grad = torch.randn(x.shape)
             y.grad = x.grad.clone()
         mine[-1].grad = torchs[-1].grad = None  # a matrix that nothing has used
-        stacked.step_stacked()
+        stacked.step()
         plain.step()
     for x, y, begin in zip(mine, torchs, first, strict=True):
         moved = float((y - begin).detach().abs().max())
@@ -142,6 +149,35 @@ def test_stacked_matrices_get_torch_s_updates():
     assert torch.equal(
         plain.state[torchs[0]]["momentum_buffer"], stacked.state[mine[0]]["momentum_buffer"]
     )
+
+
+def test_parts_of_a_projection_are_orthogonalised_apart():
+    """Three matrices, one below the other, move as they would alone, however small one is."""
+    torch.manual_seed(0)
+    alone = [torch.nn.Parameter(torch.randn(8, 8)) for _ in range(3)]
+    joined = torch.nn.Parameter(torch.cat([x.detach() for x in alone]))
+    for x, size in zip(alone, (1.0, 0.01, 30.0), strict=True):
+        x.grad = size * torch.randn(8, 8)
+    joined.grad = torch.cat([x.grad for x in alone])
+    StackedMuon(alone, 0.1, 0.01).step()
+    StackedMuon([joined], 0.1, 0.01, {joined: 3}).step()
+    torch.testing.assert_close(joined, torch.cat([x.detach() for x in alone]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "network", "mlp", "several"),
+    [
+        (MDLM, Transformer, "relu2", {3: 2, 1: 6}),
+        (MDLM, Transformer, "swiglu", {3: 2, 2: 2, 1: 4}),
+        (PGM, PartitionTransformer, "relu2", {3: 1, 2: 2, 1: 9}),
+    ],
+)
+def test_muon_knows_the_projections_that_are_several(kind, network, mlp, several):
+    sizes = {"vocab_size": 6, "length": 12, "width": 32, "depth": 2, "heads": 2, "mlp": mlp}
+    hidden, _ = OPTIMISERS["muon"](kind(network(TransformerConfig(**sizes))), 0.1, 0.0)
+    assert Counter(hidden._parts.values()) == several
+    for matrix, parts in hidden._parts.items():
+        assert matrix.shape[0] % parts == 0
 
 
 def test_muon_takes_the_matrices_inside_blocks_alone():

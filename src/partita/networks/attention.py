@@ -9,6 +9,7 @@ and for CPUs whatever costs least.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -179,6 +180,9 @@ def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:
 class Attention(nn.Module):
     """Multi-head self-attention with rotary positions and optional QK normalisation."""
 
+    several: ClassVar = {"qkv": 3}
+    """Projections that are so many matrices, one below the other."""
+
     def __init__(self, width: int, heads: int, qk_norm: QKNorm | None) -> None:
         super().__init__()
         self.heads = heads
@@ -204,6 +208,8 @@ class Attention(nn.Module):
 
 class CrossAttention(nn.Module):
     """Attention whose queries come from one stream and whose keys and values from another."""
+
+    several: ClassVar = {"key_value": 2}
 
     def __init__(self, width: int, memory_width: int, heads: int, qk_norm: QKNorm | None) -> None:
         super().__init__()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -21,6 +23,8 @@ class GroupSwap(nn.Module):
     aggregate of the other group's tokens inside the norm (V'_i). There is no residual: nothing
     of a position's own group may enter.
     """
+
+    several: ClassVar = {"key_value": 2}
 
     def __init__(self, config: TransformerConfig, width: int, heads: int) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -165,6 +165,8 @@ class SquaredReluMLP(nn.Module):
 @MLPS.register("swiglu")
 class SwigluMLP(nn.Module):
     """down(silu(gate) * up); 2/3 of the width, so that parameters match the other MLPs."""
+
+    several: ClassVar = {"up": 2}
 
     def __init__(self, width: int, ratio: float) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -61,6 +62,8 @@ class ToldConvolutions(Convolutions):
 
 class PixelAttention(nn.Module):
     """A norm and attention between all pixels, which knows nothing of where they are."""
+
+    several: ClassVar = {"qkv": 3}
 
     def __init__(self, width: int, heads: int, norm: Norm = group_norm) -> None:
         super().__init__()

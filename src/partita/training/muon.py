@@ -4,11 +4,14 @@ Muon orthogonalises the momentum of every matrix by five Newton-Schulz iteration
 One matrix after the other, a network of modest size spends its time on launching them. Blocks are
 alike, so there are only a few shapes: stacked, a step costs some dozens of launches, however deep
 the network is.
+
+A projection to queries, keys and values at once is three matrices, of which the largest would get
+all the attention if they were orthogonalised as one: such parts are taken apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -16,41 +19,51 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from partita.training.distribution import as_shared
+from partita.training.distribution import like, whole
 
 
 class StackedMuon(torch.optim.Muon):
-    """torch's Muon, with updates of AdamW's typical size; its state too is torch's.
+    """Muon with updates of AdamW's typical size; options and state are those of torch's.
 
-    On a CPU, and for weights that several processes share, it is torch's own step.
+    Of weights that several processes share, each gathers the momentum and keeps its share of the
+    update.
     """
 
-    def __init__(self, matrices: list[nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        matrices: Sequence[nn.Parameter],
+        lr: float,
+        weight_decay: float,
+        parts: Mapping[nn.Parameter, int] | None = None,
+    ) -> None:
+        """`parts`: of how many matrices, one below the other, some of them consist."""
         # An orthogonal matrix has entries of size 1/sqrt(its longer side); AdamW's are about 0.2.
         super().__init__(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        self._parts = parts or {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - as torch's
-        matrices = [p for group in self.param_groups for p in group["params"]]
-        if any(as_shared(p) is not None or not p.is_cuda for p in matrices):
-            return super().step(closure)  # type: ignore[no-untyped-call]
+        """One step, shape by shape."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.step_stacked()
-        return loss
-
-    @torch.no_grad()
-    def step_stacked(self) -> None:
-        """One step, shape by shape."""
         for group in self.param_groups:
             having = [p for p in group["params"] if p.grad is not None]
-            having.sort(key=_kind)
-            for _, alike in groupby(having, _kind):
-                self._update([*alike], group)
+            having.sort(key=self._kind)
+            for (rows, columns, *_), alike in groupby(having, self._kind):
+                self._update([*alike], rows, columns, group)
+        return loss
 
-    def _update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+    def _kind(self, matrix: nn.Parameter) -> tuple[Any, ...]:
+        """What matrices must share to be stacked: first of all the shape of their parts."""
+        rows, columns = matrix.shape
+        apart = self._parts.get(matrix, 1)
+        return rows // apart, columns, apart, str(matrix.dtype), str(matrix.device)
+
+    def _update(
+        self, matrices: list[Tensor], rows: int, columns: int, group: dict[str, Any]
+    ) -> None:
         slopes = [p.grad for p in matrices if p.grad is not None]
         for matrix, slope in zip(matrices, slopes, strict=True):
             state = self.state[matrix]
@@ -61,12 +74,15 @@ class StackedMuon(torch.optim.Muon):
         ahead = momenta
         if group["nesterov"]:
             ahead = [*torch._foreach_lerp(slopes, momenta, group["momentum"])]
+        stack = torch.stack([whole(x) for x in ahead])
         updates = orthogonalised(
-            torch.stack(ahead), group["ns_coefficients"], group["ns_steps"], group["eps"]
-        ).to(matrices[0].dtype)
-        scale = 0.2 * max(matrices[0].shape) ** 0.5
+            stack.view(-1, rows, columns), group["ns_coefficients"], group["ns_steps"], group["eps"]
+        )
+        whole_updates = updates.to(stack.dtype).reshape(stack.shape)
+        shares = [like(x, matrix) for x, matrix in zip(whole_updates, matrices, strict=True)]
+        scale = 0.2 * max(rows, columns) ** 0.5
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(matrices, [*updates], alpha=-group["lr"] * scale)
+        torch._foreach_add_(matrices, shares, alpha=-group["lr"] * scale)
 
 
 def orthogonalised(
@@ -87,7 +103,3 @@ def orthogonalised(
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
     return x.mT if tall else x
-
-
-def _kind(matrix: Tensor) -> tuple[Any, ...]:
-    return (*matrix.shape, str(matrix.dtype), str(matrix.device))

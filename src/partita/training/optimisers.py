@@ -48,16 +48,24 @@ def adamw(module: nn.Module, rate: float, weight_decay: float) -> list[torch.opt
 def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
     """Muon (orthogonalised momentum) for hidden matrices; AdamW for embeddings, head, gains.
 
-    Its updates are scaled to AdamW's typical size, so that one learning rate serves both.
+    Its updates are scaled to AdamW's typical size, so that one learning rate serves both. Where a
+    layer holds `several` matrices in one, as its owner says, each is orthogonalised by itself.
     """
-    matrices: list[nn.Parameter] = []
+    parts: dict[nn.Parameter, int] = {}
     rest: list[str] = []
     for name, parameter in module.named_parameters():
         if parameter.ndim == 2 and not _AT_THE_ENDS & set(name.split(".")):
-            matrices.append(parameter)
+            parts[parameter] = _several(module, name)
         else:
             rest.append(name)
     found: list[torch.optim.Optimizer] = []
-    if matrices:
-        found.append(StackedMuon(matrices, rate, weight_decay))
+    if parts:
+        found.append(StackedMuon([*parts], rate, weight_decay, parts))
     return [*found, _adamw(module, rest, rate, weight_decay)] if rest else found
+
+
+def _several(module: nn.Module, name: str) -> int:
+    """How many matrices a parameter of a linear layer is."""
+    owner, _, layer = name.rpartition(".")[0].rpartition(".")
+    known: dict[str, int] = getattr(module.get_submodule(owner), "several", {})
+    return known.get(layer, 1)
