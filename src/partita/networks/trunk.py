@@ -18,7 +18,7 @@ from partita.networks.levels import mixture_log_probabilities
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.registers import NOWHERE
 
-EMBEDDING_STD = 0.02
+EMBEDDING_STD = 1.0  # no smaller than what blocks add: tokens are heard from the start
 
 
 class Trunk(nn.Module):
