@@ -7,6 +7,7 @@ import json
 import math
 import random
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -365,23 +366,24 @@ def test_the_example_compares_lengths(tmp_path):
     assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_sentences_each_once_and_filled_up(tmp_path):
+def test_sentences_each_once_and_filled_up(tmp_path, monkeypatch, capsys):
     """Sentences of the text that fit, in an order of their own; nothing else."""
     text = "It rains. It rains. Too long to be of any use here! Why?\nNo end\n\nOnce | more."
     (tmp_path / "text.txt").write_text(text)
-    make = EXAMPLE.with_name("make_sentences.py")
+    out = tmp_path / "out.txt"
 
     def made(*more):
-        command = [sys.executable, str(make), "text.txt", "out.txt", "--longest", "12", *more]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
-        )
-        return done, (tmp_path / "out.txt").read_text().splitlines() if not done.returncode else []
+        words = [str(tmp_path / "text.txt"), str(out), "--longest", "12", *more]
+        monkeypatch.setattr(sys, "argv", ["make_sentences.py", *words])
+        runpy.run_path(str(EXAMPLE.with_name("make_sentences.py")), run_name="__main__")
+        return sorted(out.read_text().splitlines())
 
-    assert sorted(made()[1]) == ["It rains.", "Once | more.", "Why?"]
-    assert sorted(made("--fill", "|")[1]) == ["It rains.|||", "Why?||||||||"]
-    assert "takes one character" in made("--fill", "||")[0].stderr
-    assert "has no sentence of at most 3" in made("--longest", "3")[0].stderr
+    assert made() == ["It rains.", "Once | more.", "Why?"]
+    assert made("--fill", "|") == ["It rains.|||", "Why?||||||||"]
+    for words, problem in (("--fill ||", "takes one character"), ("--longest 3", "at most 3")):
+        with pytest.raises(SystemExit):
+            made(*words.split())
+        assert problem in capsys.readouterr().err
 
 
 def test_histograms_of_lengths():
