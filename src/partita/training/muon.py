@@ -5,8 +5,8 @@ One matrix after the other, a network of modest size spends its time on launchin
 alike, so there are only a few shapes: stacked, a step costs some dozens of launches, however deep
 the network is.
 
-A projection to queries, keys and values at once is three matrices, of which the largest would get
-all the attention if they were orthogonalised as one: such parts are taken apart.
+A projection to queries, keys and values at once is three matrices: such parts are orthogonalised
+one by one, as they would be if they were three layers.
 """
 
 from __future__ import annotations
