@@ -92,7 +92,7 @@ def evaluated(
 def bits(run: Path, text: str, chosen: argparse.Namespace) -> dict[str, Any]:
     """The bits of a text."""
     found: dict[str, Any] = evaluated(run, text, chosen.limit, chosen.replicates)["likelihood"]
-    return found | {"file": Path(text).name}
+    return found | {"file": Path(text).name, "replicates": chosen.replicates}
 
 
 def profile(run: Path, method: object, chosen: argparse.Namespace) -> list[dict[str, Any]] | None:

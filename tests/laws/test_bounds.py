@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from partita.evaluation.likelihood import exact_log_likelihood, nelbo
+from partita.evaluation.likelihood import exact_log_likelihood, nelbo, scattered
 from partita.processes.corruption import (
     Continuous,
     Corruption,
@@ -249,3 +249,25 @@ def test_padding_is_never_hidden_and_never_counts(name):
 
 def test_state_numbers_agree():
     assert int(state_index(torch.full((1, 3), MASK))) == (VOCAB + 1) ** 3 - 1
+
+
+def test_a_hard_part_of_a_text_costs_no_accuracy():
+    """Numbered one after the other, all sequences of a part would have times that lie together."""
+    method, texts = table_mdlm(bayes_logits(4, data_law(4))), all_sequences(4)
+    chances = torch.tensor([exact_log_likelihood(method, x) for x in texts])
+    easy, hard = texts[chances.argmax()], texts[chances.argmin()]
+    parted = nelbo(method, torch.stack([easy] * 400 + [hard] * 400), replicates=40)
+    mixed = nelbo(method, torch.stack([easy, hard] * 400), replicates=40)
+    assert abs(parted.nats - mixed.nats) < 4 * (parted.nats_error + mixed.nats_error)
+    assert parted.nats_error < 2 * mixed.nats_error  # as they follow each other: 40 times
+
+
+@pytest.mark.parametrize("count", [*range(20), 100, 512, 1953, 30030])
+def test_neighbours_are_scattered(count):
+    numbers = scattered(count)
+    assert numbers.sort().values.equal(torch.arange(count))
+    size = max(1, count // 10)
+    for start in range(0, count - size + 1, size):  # a tenth of them leaves no large gap
+        part = numbers[start : start + size].sort().values
+        gaps = torch.diff(torch.cat([part, part[:1] + count]))
+        assert int(gaps.max()) * size <= 3 * count

@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 
 from partita.errors import InputError
-from partita.evaluation.likelihood import bound_ends, exact_log_likelihood, nelbo
+from partita.evaluation.likelihood import bound_ends, exact_log_likelihood, nelbo, scattered
 from partita.methods import ComplementaryMDLM
 from partita.processes.corruption import (
     Continuous,
@@ -656,7 +656,7 @@ def test_nelbo_takes_both_groups_and_its_error_is_calibrated(law):
 @pytest.mark.parametrize("name", ["mdlm:loglinear", "md4:linear"])
 def test_nelbo_adds_the_end_terms_once(name):
     method, x = table_pgm(random_logits(3), schedule=name), all_sequences(3)
-    law, noise = Continuous(method.schedule), Noise.for_batch(0, len(x))
+    law, noise = Continuous(method.schedule), Noise(0, scattered(len(x)))
     with torch.no_grad():
         drawn = [float(method.loss(x, noise, step, law=law).objective) for step in range(4)]
     ends = prior_nats(method.schedule, 1, VOCAB) + reconstruction_nats(method.schedule, 1, VOCAB)

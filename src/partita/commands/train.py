@@ -226,7 +226,7 @@ class Display:
             return f"{entropy}: a model must get below it."
         return (
             f"{entropy}: at validation a model must get below it. Bits in between are the loss of "
-            "training, which weighs hidden tokens alike and is no bound."
+            "training, which has other weights and is no bound."
         )
 
     def progress(self, report: loop.Progress, mfu: float | None) -> None:

@@ -78,9 +78,10 @@ def nelbo(
 ) -> Estimate:
     """The negative evidence lower bound of some sequences; for AR the exact value, without error.
 
-    Each replicate visits every sequence once with one low-discrepancy set of times; replicates
-    are independent, so their spread gives the standard error. The law is "continuous", "discrete"
-    or "subset" (or such an object): the method's own, if that is a bound, unless another is given.
+    Each replicate visits every sequence once with one low-discrepancy set of times, scattered over
+    the sequences; replicates are independent, so their spread gives the standard error. The law is
+    "continuous", "discrete" or "subset" (or such an object): the method's own, if that is a bound,
+    unless another is given.
     A partition method (pgm, mdlm-complementary) predicts both groups of each partition, which
     lowers the error; `groups=1` predicts one, as MDLM does. Both estimate the same bound.
     Tokens that are not `valid` are padding: they do not count, and no other token reads them.
@@ -115,6 +116,7 @@ def replicate_nats(
     """
     require_int(batch_size, "batch_size")
     labels = as_labels(label, tokens.shape[0], tokens.device)
+    numbers = scattered(len(tokens)).to(tokens.device)
     if not isinstance(method, AR):
         require_int(replicates, "replicates", 2)
     passes = 1 if isinstance(method, AR) else replicates
@@ -124,7 +126,7 @@ def replicate_nats(
             for rows, t, v, c in _batches(tokens, valid, labels, batch_size):
                 loss = method.loss(
                     t,
-                    Noise(seed, rows),
+                    Noise(seed, numbers[rows]),
                     step,
                     batch=len(tokens),
                     valid=v,
@@ -136,6 +138,19 @@ def replicate_nats(
                 if progress is not None:
                     progress((step + (int(rows[-1]) + 1) / len(tokens)) / passes)
     return totals
+
+
+def scattered(count: int) -> Int64[Tensor, "{count}"]:
+    """0 to n - 1 in an order in which neighbours lie far apart: multiples of about n / 1.618.
+
+    The times of a replicate rise with the number of a sequence. A text is harder in some parts
+    than in others, and where its sequences were numbered as they follow each other, one replicate
+    would hide many tokens of a hard part and the next one few.
+    """
+    stride = round(count * (math.sqrt(5) - 1) / 2)
+    while math.gcd(stride, count) > 1:
+        stride += 1
+    return torch.arange(count) * stride % max(count, 1)
 
 
 def standard_error(replicates: Float64[Tensor, "replicates"]) -> float:
