@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+from verbs import asked, partita
 
 from partita.errors import InputError
 from partita.evaluation.profile import require_profiled
@@ -60,39 +61,18 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
-def partita(*words: str | Path, seconds: float | None = None) -> None:
-    """A command of the library, in a process of its own: it leaves nothing in memory.
-
-    After so many seconds it is asked to stop, and keeps what it has.
-    """
-    with subprocess.Popen([sys.executable, "-m", "partita", *map(str, words)]) as process:
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
-            raise SystemExit("Stopped; the same command goes on from there.") from None
-        finally:
-            process.terminate()  # where somebody stops this program
-    if code:
-        raise SystemExit(code)
-
-
 def evaluated(
     run: Path, text: str, limit: int, replicates: int, *more: str | Path
 ) -> dict[str, Any]:
     """What `partita eval` says of a text."""
-    out = run / "evaluated.json"
     few = "--limit", str(limit), "--replicates", str(replicates)
-    partita("eval", run, text, *few, "--samples", "0", "--out", out, *more)
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    return asked("eval", run, text, *few, "--samples", "0", *more)
 
 
 def bits(run: Path, text: str, chosen: argparse.Namespace) -> dict[str, Any]:
     """The bits of a text."""
     found: dict[str, Any] = evaluated(run, text, chosen.limit, chosen.replicates)["likelihood"]
-    return found | {"file": Path(text).name, "replicates": chosen.replicates}
+    return found | {"replicates": chosen.replicates}
 
 
 def profile(run: Path, method: object, chosen: argparse.Namespace) -> list[dict[str, Any]] | None:

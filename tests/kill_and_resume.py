@@ -113,9 +113,9 @@ def compare(calm: Path, disturbed: Path) -> list[str]:
 
 
 def experiment(
-    place: Path, kills: int, how: signal.Signals, seed: int = 0, extra: list[str] | None = None
+    place: Path, kills: int, *how: signal.Signals, seed: int = 0, extra: list[str] | None = None
 ) -> Outcome:
-    """One undisturbed run, one that is killed so many times."""
+    """One undisturbed run, one that is killed so many times, by one signal after the other."""
     chance, outcome = random.Random(seed), Outcome()
     text, steps = corpus(place), STEPS_PER_KILL * (kills + 1)
     extra = extra or []
@@ -124,7 +124,8 @@ def experiment(
     words = command(text, disturbed, steps, extra)
     while outcome.kills < kills:
         when = MOMENTS[outcome.kills % len(MOMENTS)]
-        code = disturb(words, disturbed, how, when, chance)
+        signal_now = how[outcome.kills % len(how)]
+        code = disturb(words, disturbed, signal_now, when, chance)
         if code == 0:
             break  # it was quicker; the kills so far count
         outcome.kills += 1
@@ -148,7 +149,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         how = signal.Signals[f"SIG{options.signal}"]
-        outcome = experiment(Path(place), options.kills, how, options.seed)
+        outcome = experiment(Path(place), options.kills, how, seed=options.seed)
     print(
         f"{outcome.kills} kills ({outcome.during_a_write} while a checkpoint was being written), "
         f"resumed at steps {outcome.resumed_at}"

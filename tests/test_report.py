@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,23 @@ from partita.recipe import Recipe
 ROOT = Path(__file__).parents[1]
 
 
-def program(name):
+@pytest.fixture
+def program(monkeypatch):
     """A program of benchmarks/, as a module."""
-    file = ROOT / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    yield importlib.import_module
+    for name in ("report", "run", "texts", "verbs"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
-def report():
+def here(program, monkeypatch):
+    """Commands of the library without processes of their own."""
+    monkeypatch.setattr(program("verbs"), "partita", lambda *words, **_: main([*map(str, words)]))
+
+
+@pytest.fixture
+def report(program):
     return program("report")
 
 
@@ -65,10 +72,9 @@ SMALL = "--network.width 16 --network.depth 2 --network.heads 2 --network.length
 SHORT = "--training.steps 3 --training.seconds null --training.batch_size 2 --run.compile false"
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", ["wiki8-mdlm", "wiki8-pgm-6-2"])
-def test_a_recipe_is_run_and_measured(name, tmp_path, monkeypatch, capfd):
-    run = program("run")
-    monkeypatch.setattr(run, "partita", lambda *words, **_: main([*map(str, words)]))
+def test_a_recipe_is_run_and_measured(program, name, tmp_path, capfd):
     texts = {part: tmp_path / f"{part}.txt" for part in ("train", "valid", "test")}
     for part, text in texts.items():
         text.write_text(f"a text to {part} with " * 40)
@@ -78,7 +84,7 @@ def test_a_recipe_is_run_and_measured(name, tmp_path, monkeypatch, capfd):
     words += ["--runs", tmp_path / "runs", "--out", tmp_path / "out", "--"]
     words += [*SMALL.split(), *SHORT.split(), *flags.split(), "--data.cache", tmp_path / "cache"]
     words += ["--run.device", "cpu"]
-    run.main([*map(str, words)])
+    program("run").main([*map(str, words)])
     found = json.loads((tmp_path / "out" / f"{name}.json").read_text())
     assert found["training"]["steps"] == 3
     assert found["training"]["tokens"] == 3 * 2 * 16
@@ -90,13 +96,38 @@ def test_a_recipe_is_run_and_measured(name, tmp_path, monkeypatch, capfd):
     assert f"{name}: " in capfd.readouterr().out
 
 
-def test_a_run_that_has_no_time_left_is_stopped(tmp_path):
+def test_a_run_that_has_no_time_left_is_stopped(program, tmp_path):
     """That a stopped run keeps what it has is tested where runs are."""
     with pytest.raises(SystemExit, match="the same command goes on"):
-        program("run").partita("train", tmp_path / "text.txt", seconds=0.1)
+        program("verbs").partita("train", tmp_path / "text.txt", seconds=0.1)
     with pytest.raises(SystemExit) as stopped:
-        program("run").partita("train", tmp_path / "text.txt")  # which is not there
+        program("verbs").partita("train", tmp_path / "text.txt")  # which is not there
     assert stopped.value.code == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_models_of_texts_are_asked_what_they_know(program, exported, tmp_path):
+    text, passages, quiz = (tmp_path / name for name in ("some.txt", "lines.txt", "quiz.jsonl"))
+    text.write_text("the cat sat on a mat and then the dog ran to a door " * 8)
+    passages.write_text("the cat sat on a mat\nthe dog ran to a door\n" * 2)
+    question = {"context": "the cat", "choices": ["sat", "on"], "answer": 0}
+    quiz.write_text(f"{json.dumps(question)}\n" * 2)
+    judge = tmp_path / "judge"
+    train = f"train {text} --method.name ar --tokenizer.name bytes --training.steps 2 --out {judge}"
+    small = f"{SMALL} --run.previews 0 --data.cache {tmp_path}/cache --run.device cpu"
+    assert main([*train.split(), *small.split()]) == 0
+    words = f"{exported} --sets {text} --passages {passages} --choices {quiz} --infill {text}"
+    words += f" --count 4 --judge {judge} --steps [2] --samples 2 --replicates 2 --out {tmp_path}"
+    program("texts").main(words.split())
+    found = json.loads((tmp_path / "model-texts.json").read_text())
+    assert found["sets"]["some"]["bits_per_byte"] > 1
+    assert 0 <= found["last-word"]["accuracy"] <= 1
+    assert found["choices"]["count"] == 2
+    assert found["infill"]["file"] == "some.txt"
+    rows = json.loads((tmp_path / "model-steps.json").read_text())["rows"]
+    assert [row["steps"] for row in rows] == [2]
+    for name in ("texts", "steps"):
+        assert str(tmp_path) not in (tmp_path / f"model-{name}.json").read_text()
 
 
 @pytest.mark.parametrize(

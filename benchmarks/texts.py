@@ -1,0 +1,85 @@
+"""Ask models of natural text what they know, and keep the answers as JSON.
+
+    python examples/make_choices.py wiki-test.txt quiz.jsonl --count 1000
+    python benchmarks/texts.py runs/wikipedia-pgm runs/wikipedia-sdtt --judge runs/wikipedia-ar \
+        --sets wiki-test.txt wikitext2_test.txt ptb_test.txt lambada_test.txt \
+        --passages lambada_test.txt --choices quiz.jsonl --infill wiki-test.txt
+
+What is left out is not asked: the bits of every set, the last words of passages, the right one of
+several endings, words inside a text, and with a judge the texts of all models against the number of
+steps. The answers of a model go to benchmarks/results/NAME.json, NAME being that of its folder with
+`-texts` behind it; those of the judge to NAME-steps.json, after the first model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from verbs import asked
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The words of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="+", help="run folders or models")
+    parser.add_argument("--sets", nargs="*", default=[], help="texts whose bits are measured")
+    parser.add_argument("--limit", type=int, default=1_000_000, help="tokens of each, at most")
+    parser.add_argument("--replicates", type=int, default=8, help="draws of each bound")
+    parser.add_argument("--passages", help="passages whose last words are hidden")
+    parser.add_argument("--choices", help="questions with several endings")
+    parser.add_argument("--infill", help="a text in which words are hidden")
+    parser.add_argument("--count", type=int, default=2000, help="questions of each kind, at most")
+    parser.add_argument("--judge", help="an autoregressive model that reads the texts of others")
+    parser.add_argument("--steps", default="[4,8,16,32,64,128,256]", help="numbers of steps")
+    parser.add_argument("--samples", type=int, default=256, help="texts for each number")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
+    return parser.parse_args(words)
+
+
+def answers(model: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    """All that one model is asked by itself."""
+    few = "--replicates", str(chosen.replicates)
+    found: dict[str, Any] = {"name": Path(model).name, "sets": {}}
+    for text in chosen.sets:
+        limits = "--limit", str(chosen.limit), *few, "--samples", "0"
+        said = asked("eval", model, text, *limits)
+        found |= {"environment": said["environment"], "sha256": said["model"]["sha256"]}
+        found["sets"][Path(text).stem] = said["likelihood"]
+    tasks = {"last-word": chosen.passages, "choices": chosen.choices, "infill": chosen.infill}
+    for task, file in tasks.items():
+        if file is not None:
+            questions = "--count", str(chosen.count), *few
+            said = asked("accuracy", model, file, "--task", task, *questions)
+            found |= {"environment": said.pop("environment"), "sha256": said.pop("model")["sha256"]}
+            found[task] = said
+    return found
+
+
+def keep(found: dict[str, Any], path: Path) -> None:
+    """As a file, and a line about it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"Written: {path}", flush=True)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """All of them."""
+    chosen = parsed(words)
+    for model in chosen.models:
+        keep(answers(model, chosen), chosen.out / f"{Path(model).name}-texts.json")
+    if chosen.judge is not None:
+        numbers = "--steps", chosen.steps, "--samples", str(chosen.samples)
+        said = asked("compare", *chosen.models, "--judge", chosen.judge, *numbers)
+        keep(said, chosen.out / f"{Path(chosen.models[0]).name}-steps.json")
+
+
+if __name__ == "__main__":
+    main()
