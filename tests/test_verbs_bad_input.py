@@ -515,6 +515,8 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm --judge ar --length 9": "--length: 9 positions are more than the model's 8; shorten",
         "mdlm --judge ar --seed -1": "--seed: must be at least 0, got -1",
         "mdlm --judge ar --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
+        "mdlm --judge ar --batch_size 0": "--batch_size: must be at least 1, got 0",
+        "mdlm --judge ar --speed light": "--speed: unknown name 'light'; known: auto, plain, cap",
         "mdlm --judge ar --picture hollow": "--picture: hollow is a folder; name a file",
         "mdlm --judge ar --out notes.txt/x": "--out: notes.txt is no folder; choose another place",
         "ar --judge ar": "models: ar has no sampler with a number of steps; leave it out",

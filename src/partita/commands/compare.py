@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.judging import Identified, judged, load_identified, load_judge, written
+from partita.commands.judging import (
+    BATCH,
+    Identified,
+    judged,
+    load_identified,
+    load_judge,
+    written,
+)
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
@@ -26,6 +34,7 @@ from partita.evaluation.steps import Quality, draw_comparison, revealed
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.text_model import TextModel
 from partita.provenance import environment
+from partita.samplers.base import SPEEDS
 from partita.samplers.front import options_of
 from partita.schedules import make_schedule
 
@@ -46,6 +55,10 @@ class Options:
     """Texts for each model and number of steps."""
     length: int | None = None
     """Tokens of a text; the model's length unless given."""
+    batch_size: int = BATCH
+    """Texts at a time. They do not depend on it, but tokens per second do."""
+    speed: str = "auto"
+    """plain, captured, compiled or auto: as for partita sample."""
     seed: int = 0
     """Seed of every draw: with the same one, models share their noise."""
     device: str = "auto"
@@ -73,6 +86,9 @@ class Options:
         require_int(self.samples, "--samples", 2)
         if self.length is not None:
             require_int(self.length, "--length")
+        require_int(self.batch_size, "--batch_size")
+        known = f"known: {', '.join(SPEEDS)}"
+        require(self.speed in SPEEDS, "--speed", f"unknown name {self.speed!r}", known)
         require_seed(self.seed, "--seed")
         same = self.picture is not None and self.picture == self.out
         require(not same, "--picture", "is the same file as --out", "name another")
@@ -89,7 +105,8 @@ def options(words: Sequence[str]) -> Options:
         "compare",
         "Let models write texts in few steps and in many, and a judge (an autoregressive model of\n"
         "yours, with the same kind of text) read them. Bits under a judge are low for texts that\n"
-        "repeat themselves too: read them beside the entropy of the texts' own tokens.",
+        "repeat themselves too: read them beside the entropy of the texts' own tokens.\n\n"
+        "tokens/s are those of the median batch: the first one may compile or capture its steps.",
         [
             "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
             "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
@@ -130,6 +147,8 @@ def run(words: Sequence[str]) -> None:
         "models": {name: identity for name, (_, identity) in models.items()},
         "judge": examiner[1],
         "samples": chosen.samples,
+        "batch_size": chosen.batch_size,
+        "speed": chosen.speed,
         "seed": chosen.seed,
         "revealed": {
             schedule: {steps: revealed(schedule, steps) for steps in chosen.steps}
@@ -158,12 +177,19 @@ def _quality(
 ) -> Quality:
     """The texts that a model writes in so many steps."""
 
-    def write(count: int, first: int) -> list[str]:
-        return model.sample(count, length=chosen.length, seed=chosen.seed, first=first, **how)
+    seconds: list[float] = []  # of a text in each batch
 
-    began = time.monotonic()
-    texts = written(chosen.samples, write, lambda count: bar.advance(bar.task_ids[0], count))
-    seconds = time.monotonic() - began
+    def write(count: int, first: int) -> list[str]:
+        began = time.monotonic()
+        more = how | {"seed": chosen.seed, "first": first, "speed": chosen.speed}
+        texts = model.sample(count, length=chosen.length, **more)
+        seconds.append((time.monotonic() - began) / count)
+        return texts
+
+    def advance(count: int) -> None:
+        bar.advance(bar.task_ids[0], count)
+
+    texts = written(chosen.samples, write, advance, chosen.batch_size)
     ids = [model.tokenizer.encode(text) for text in texts]
     entropies = torch.tensor([unigram_entropy([row]) for row in ids], dtype=torch.float64)
     verdict = judged(*examiner, texts)
@@ -174,7 +200,7 @@ def _quality(
         judge_bits_error=verdict["bits_per_character_error"],
         entropy_nats=float(entropies.mean()) * math.log(2),
         entropy_nats_error=standard_error(entropies) * math.log(2),
-        tokens_per_second=sum(map(len, ids)) / seconds,
+        tokens_per_second=statistics.fmean(map(len, ids)) / statistics.median(seconds),
     )
 
 

@@ -27,12 +27,15 @@ Identified = tuple[TextModel, dict[str, str]]
 
 
 def written(
-    total: int, write: Callable[[int, int], list[str]], advance: Callable[[int], object]
+    total: int,
+    write: Callable[[int, int], list[str]],
+    advance: Callable[[int], object],
+    batch: int = BATCH,
 ) -> list[str]:
     """So many texts, some at a time: `write` is told how many, and the number of the first."""
     texts: list[str] = []
-    for first in range(0, total, BATCH):
-        count = min(BATCH, total - first)
+    for first in range(0, total, batch):
+        count = min(batch, total - first)
         texts += write(count, first)
         advance(count)
     return texts

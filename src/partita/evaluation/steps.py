@@ -23,6 +23,7 @@ class Quality:
     """Entropy of a text's own token frequencies, the mean over texts."""
     entropy_nats_error: float
     tokens_per_second: float
+    """Of the median batch."""
 
 
 def revealed(schedule: str, steps: int) -> list[float]:
