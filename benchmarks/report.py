@@ -9,6 +9,7 @@ JSON files. A figure that is not in one of them stops the program.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import jinja2
 
 from partita.evaluation.growth import draw_growth
+from partita.evaluation.likelihood import Estimate
+from partita.evaluation.profile import Level, draw_profiles
 from partita.evaluation.steps import Quality, draw_comparison
 from partita.training.throughput import PEAKS
 
@@ -162,11 +165,25 @@ def draw_steps(names: dict[str, str], picture: Path) -> None:
     draw_comparison(shown, picture, timed=False)  # one run shared the machine, the other not
 
 
+def curve(name: str) -> list[Level]:
+    """Where the bound of a run comes from."""
+    nats, tokens = math.log(2), measured(name)["valid"]["tokens"]
+    return [
+        Level(
+            x["hidden_from"],
+            x["hidden_to"],
+            Estimate(x["bits_per_token"] * nats, x["bits_per_token_error"] * nats, tokens),
+        )
+        for x in measured(name)["profile"]
+    ]
+
+
 def main() -> None:
     """Everything anew."""
     REPORT.write_text(rendered())
     draw_growth(measured("bench-h200-growth"), PICTURES / "growth.png")
     draw_steps({"steps-mdlm": "MDLM", "steps-pgm": "PGM"}, PICTURES / "steps.png")
+    draw_profiles({"MDLM, eleven minutes": curve("wiki8-long")}, PICTURES / "profiles.png")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 
 from partita.errors import InputError
 from partita.evaluation.likelihood import nelbo
-from partita.evaluation.profile import draw_profile, profile
+from partita.evaluation.profile import draw_profiles, profile
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from tests.laws.tables import random_logits, table_md4, table_mdlm
@@ -79,7 +79,8 @@ def test_the_area_is_the_bound(name):
 
 def test_the_picture(tmp_path):
     method = table_mdlm(random_logits(4, seed=3))
-    draw_profile(profile(method, X[None]), tmp_path / "profile.png")
+    levels = profile(method, X[None])
+    draw_profiles({"one": levels, "two": levels}, tmp_path / "profile.png")
     assert (tmp_path / "profile.png").read_bytes()[:4] == b"\x89PNG"
 
 

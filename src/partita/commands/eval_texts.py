@@ -20,7 +20,7 @@ from partita.data.hugging_face import PREFIX
 from partita.data.prepare import cache_key
 from partita.errors import InputError, naming, require
 from partita.evaluation.likelihood import nelbo
-from partita.evaluation.profile import draw_profile, profile, require_profiled
+from partita.evaluation.profile import draw_profiles, profile, require_profiled
 from partita.evaluation.quality import WordList
 from partita.evaluation.texts import corpus_rows, whole_rows
 from partita.files import parents_made
@@ -134,7 +134,7 @@ def _profile(
         progress=lambda share: bar.update(task, completed=share),
     )
     with parents_made(path):
-        draw_profile(levels, path)
+        draw_profiles({"": levels}, path)
     return [
         {
             "hidden_from": level.hidden_from,

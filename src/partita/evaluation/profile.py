@@ -9,7 +9,7 @@ alpha makes every schedule the same). Either way the bound is the area under the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,18 +129,23 @@ def _nats(
     return float((nats * worth[rows]).sum())
 
 
-def draw_profile(levels: Sequence[Level], path: Path) -> None:
-    """Bits of a hidden token against the share that is hidden."""
+def draw_profiles(curves: Mapping[str, Sequence[Level]], path: Path) -> None:
+    """Bits of a hidden token against the share that is hidden, for one model or several."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     axes = figure.subplots()
-    middles = [(level.hidden_from + level.hidden_to) / 2 for level in levels]
-    bits, errors = [x.cost.bits for x in levels], [x.cost.bits_error for x in levels]
-    widths = [level.hidden_to - level.hidden_from for level in levels]
-    axes.bar(middles, bits, widths, yerr=errors, alpha=0.4, capsize=2)
-    area = sum(height * width for height, width in zip(bits, widths, strict=True))
-    axes.set_title(f"area: {area:.3f} bits per token, the bound", fontsize="small")
+    alone = len(curves) == 1
+    for name, levels in curves.items():
+        edges = [levels[0].hidden_from, *(level.hidden_to for level in levels)]
+        bits, errors = [x.cost.bits for x in levels], [x.cost.bits_error for x in levels]
+        area = sum(x.cost.bits * (x.hidden_to - x.hidden_from) for x in levels)
+        shape = axes.stairs(bits, edges, fill=alone, alpha=0.4 if alone else 1, lw=1.2)
+        shape.set_label(f"{name}: {area:.3f}" if name else f"{area:.3f}")
+        middles = [(level.hidden_from + level.hidden_to) / 2 for level in levels]
+        axes.errorbar(middles, bits, errors, fmt="none", ecolor="0.4", capsize=2, lw=0.8)
+    axes.legend(title="area (the bound), bits per token", fontsize="small", title_fontsize="small")
     axes.set(xlabel="share of hidden tokens", ylabel="bits of a hidden token", xlim=(0, 1))
+    axes.set_ylim(bottom=0)
     with whole_file(path) as partial:
         figure.savefig(partial, dpi=120, format="png")
