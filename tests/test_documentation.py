@@ -31,6 +31,7 @@ SIZES = {
     "--network.length": "48",
     "--run.validate_every": "3",
     "--run.checkpoint_every": "3",
+    "--run.previews": "1",
 }
 
 
