@@ -14,7 +14,8 @@ from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions
 from partita.data.tokenizers import BPETokenizer
 from partita.errors import InputError
-from partita.evaluation.likelihood import exact_log_likelihood, nelbo
+from partita.evaluation.enumeration import exact_log_likelihood
+from partita.evaluation.likelihood import nelbo
 from partita.hub.published.reference import dit_config, rename_dit
 from partita.methods import AR, D3PM, DDPM, MD4, MDLM
 from partita.methods.options import MethodOptions

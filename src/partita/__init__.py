@@ -31,7 +31,7 @@ _HOME = {
     "BPETokenizer": "partita.data.tokenizers",
     "ByteTokenizer": "partita.data.tokenizers",
     "nelbo": "partita.evaluation.likelihood",
-    "exact_log_likelihood": "partita.evaluation.likelihood",
+    "exact_log_likelihood": "partita.evaluation.enumeration",
     "guided": "partita.samplers",
     "Prompt": "partita.samplers",
     "sample": "partita.samplers",

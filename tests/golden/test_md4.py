@@ -20,7 +20,8 @@ import torch
 
 import partita
 from partita.categorical import Decoding, kept_by_top_p, weights
-from partita.evaluation.likelihood import exact_log_likelihood, nelbo
+from partita.evaluation.enumeration import exact_log_likelihood
+from partita.evaluation.likelihood import nelbo
 from partita.methods import MD4
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig

@@ -16,7 +16,8 @@ import torch
 from scipy import stats
 
 from partita.errors import InputError
-from partita.evaluation.likelihood import bound_ends, exact_log_likelihood, nelbo, scattered
+from partita.evaluation.enumeration import exact_log_likelihood
+from partita.evaluation.likelihood import bound_ends, nelbo, scattered
 from partita.methods import ComplementaryMDLM
 from partita.processes.corruption import (
     Continuous,
