@@ -41,7 +41,11 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", default="[4,8,16,32,64,128,256]", help="numbers of steps")
     parser.add_argument("--samples", type=int, default=256, help="texts for each number")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
-    return parser.parse_args(words)
+    chosen = parser.parse_args(words)
+    names = [Path(model).name for model in chosen.models]
+    if len(set(names)) < len(names):  # one would overwrite what the other said
+        parser.error(f"models: two of {', '.join(names)} have the same name; rename a folder")
+    return chosen
 
 
 def answers(model: str, chosen: argparse.Namespace) -> dict[str, Any]:

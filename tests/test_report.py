@@ -126,6 +126,8 @@ def test_models_of_texts_are_asked_what_they_know(program, exported, tmp_path):
     assert found["infill"]["file"] == "some.txt"
     rows = json.loads((tmp_path / "model-steps.json").read_text())["rows"]
     assert [row["steps"] for row in rows] == [2]
+    with pytest.raises(SystemExit):  # of two models with one name
+        program("texts").main([str(exported), str(tmp_path / "model")])
     for name in ("texts", "steps"):
         assert str(tmp_path) not in (tmp_path / f"model-{name}.json").read_text()
 

@@ -134,7 +134,7 @@ def _profile(
         progress=lambda share: bar.update(task, completed=share),
     )
     with parents_made(path):
-        draw_profiles({"": levels}, path)
+        draw_profiles({model.recipe.method.name: levels}, path)
     return [
         {
             "hidden_from": level.hidden_from,

@@ -141,7 +141,7 @@ def draw_profiles(curves: Mapping[str, Sequence[Level]], path: Path) -> None:
         bits, errors = [x.cost.bits for x in levels], [x.cost.bits_error for x in levels]
         area = sum(x.cost.bits * (x.hidden_to - x.hidden_from) for x in levels)
         shape = axes.stairs(bits, edges, fill=alone, alpha=0.4 if alone else 1, lw=1.2)
-        shape.set_label(f"{name}: {area:.3f}" if name else f"{area:.3f}")
+        shape.set_label(f"{name}: {area:.3f}")
         middles = [(level.hidden_from + level.hidden_to) / 2 for level in levels]
         axes.errorbar(middles, bits, errors, fmt="none", ecolor="0.4", capsize=2, lw=0.8)
     axes.legend(title="area (the bound), bits per token", fontsize="small", title_fontsize="small")
