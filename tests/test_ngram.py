@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from partita.categorical import Decoding
 from partita.commands import accuracy, main, ngram
 from partita.data.documents import Corpus
 from partita.data.tokenizers import ByteTokenizer
@@ -118,6 +119,37 @@ def test_samples_are_judged_as_those_of_a_model(capsys):
     shown = capsys.readouterr().out
     for part in ("5-grams", "accuracy by both sides", "last-word", "judge's perplexity"):
         assert part in shown
+
+
+@pytest.mark.usefixtures("here")
+def test_samples_are_drawn_as_those_of_a_model_may_be(capsys):
+    words = "notes.txt --tokenizer mdlm --samples 4 --seed 2"
+    found = counted(f"{words} --temperature 0.5 --top_p 0.9", capsys)["samples"]
+    model = load("mdlm")
+    train = token_stream(Corpus("notes.txt"), model.tokenizer).tokens
+    grams = NGram.train(train, model.tokenizer.vocab_size, 5)
+    texts = model.decode(grams.sample(4, 24, seed=2, decoding=Decoding(0.5, top_p=0.9)))
+    ids = [model.tokenizer.encode(text) for text in texts]
+    assert found["unigram_entropy_bits"] == pytest.approx(unigram_entropy(ids))
+    assert (found["temperature"], found["top_k"], found["top_p"]) == (0.5, None, 0.9)
+    assert found["unigram_entropy_bits"] != counted(words, capsys)["samples"]["unigram_entropy_bits"]
+
+
+@pytest.mark.usefixtures("here")
+def test_models_are_compared_as_they_are_told_to_write(capsys):
+    told = "--steps [4] --samples 3 --seed 2 --sampler confidence --options.counts linear"
+    words = f"compare mdlm --judge ar {told} --temperature 0.5 --json"
+    assert main(shlex.split(words)) == 0
+    found = json.loads(capsys.readouterr().out)
+    manner = {"sampler": "confidence", "temperature": 0.5, "counts": "linear"}
+    assert found["manner"] == manner
+    texts = load("mdlm").sample(3, seed=2, steps=4, **manner)
+    judge = load("ar")
+    bits = sum(judge.score(text).bits for text in texts) / sum(map(len, texts))
+    assert found["rows"][0]["judge_bits"] == pytest.approx(bits, rel=1e-4)
+    ids = [judge.tokenizer.encode(text) for text in texts]
+    entropy = unigram_entropy(ids) * math.log(2)
+    assert found["rows"][0]["entropy_nats"] == pytest.approx(entropy)
 
 
 @pytest.mark.usefixtures("here")

@@ -25,7 +25,8 @@ from partita.commands.judging import (
     load_judge,
     written,
 )
-from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.sample import Manner
 from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.likelihood import standard_error
@@ -40,7 +41,7 @@ from partita.schedules import make_schedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Manner):
     """Comparison."""
 
     models: list[str]
@@ -71,6 +72,7 @@ class Options:
     """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(bool(self.models), "models", "none is given", "name one or more")
         twice = next((name for name in self.models if self.models.count(name) > 1), None)
         require(twice is None, "models", f"{twice} is there twice", "name it once")
@@ -112,6 +114,7 @@ def options(words: Sequence[str]) -> Options:
             "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
             "partita compare runs/a --judge runs/judge --picture steps.png --out steps.json",
             "partita compare runs/a --judge runs/judge --schedules '[linear,cosine]'",
+            "partita compare runs/a runs/b --judge runs/judge --temperature 0.8",
         ],
     )
     add_options(parser, Options, models="*run folders, checkpoints, exported models or hub ids")
@@ -133,14 +136,15 @@ def run(words: Sequence[str]) -> None:
     rows: list[Quality] = []
     schedules: list[str | None] = [None] if chosen.schedules is None else [*chosen.schedules]
     settings = [*itertools.product(models, schedules, chosen.steps)]
-    with bar, naming(flags_of(Options, "models") | {"schedule": "--schedules"}):
+    with bar, naming(chosen.names() | {"schedule": "--schedules"}):
         task = bar.add_task("", total=len(settings) * chosen.samples)
         for name, schedule, steps in settings:
             called = name if schedule is None else f"{name}, {schedule}"
             bar.update(task, description=f"{called}, {steps} steps")
             if not console.is_terminal:
                 console.print(f"{called}, {steps} steps", soft_wrap=True)
-            how = {"steps": steps} | ({} if schedule is None else {"schedule": schedule})
+            how = chosen.given() | {"steps": steps}
+            how |= {} if schedule is None else {"schedule": schedule}
             rows.append(_quality(called, models[name][0], examiner, how, chosen, bar))
     results = {
         "environment": environment(next(iter(models.values()))[0].device),
@@ -150,6 +154,7 @@ def run(words: Sequence[str]) -> None:
         "batch_size": chosen.batch_size,
         "speed": chosen.speed,
         "seed": chosen.seed,
+        "manner": chosen.given(),
         "revealed": {
             schedule: {steps: revealed(schedule, steps) for steps in chosen.steps}
             for schedule in chosen.schedules or ()

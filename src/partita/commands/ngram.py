@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from partita.commands.accuracy import BLANKS, add_bits
-from partita.commands.eval_texts import add_likelihood, add_samples
+from partita.categorical import Decoding
+from partita.commands.accuracy import BLANKS
 from partita.commands.judging import Identified, described, load_identified, load_judge, written
+from partita.commands.ngram_table import table
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.show import progress_bar
 from partita.data.documents import Corpus
@@ -57,6 +57,12 @@ class Options:
     """Texts that are kept in view while a blank of several tokens is filled in."""
     samples: int = 0
     """Texts to write."""
+    temperature: float = 1.0
+    """Of the samples: divides the logits; 0 takes the most probable token."""
+    top_k: int | None = None
+    """Of the samples: keep the k most probable tokens."""
+    top_p: float | None = None
+    """Of the samples: keep the most probable tokens until their mass reaches p."""
     judge: str | None = None
     """An autoregressive model that judges the samples."""
     length: int | None = None
@@ -78,6 +84,8 @@ class Options:
         require_int(self.beam, "--beam")
         require_int(self.samples, "--samples", 0)
         require_seed(self.seed, "--seed")
+        with naming(flags_of(Options, "train")):
+            _ = self.decoding
         wanted = (self.test, self.infill, self.last_word, self.samples or None)
         remedy = "give --test, --infill, --last_word or --samples"
         some = any(value is not None for value in wanted)
@@ -86,6 +94,11 @@ class Options:
         require(needed, "--judge", "there are no samples to look at", "give --samples")
         if self.out is not None:
             check_file(Path(self.out), "--out")
+
+    @property
+    def decoding(self) -> Decoding:
+        """How the tokens of samples are drawn."""
+        return Decoding(self.temperature, self.top_k, self.top_p)
 
 
 class Setting(NamedTuple):
@@ -111,6 +124,7 @@ def options(words: Sequence[str]) -> Options:
             "partita ngram notes.txt --test test.txt",
             "partita ngram notes.txt --tokenizer runs/notes-mdlm --infill test.txt --count 500",
             "partita ngram notes.txt --order 3 --samples 64 --judge runs/judge --out trigrams.json",
+            "partita ngram notes.txt --samples 64 --judge runs/judge --temperature 0.8",
         ],
     )
     add_options(parser, Options, train="a text to count: any that `partita train` reads")
@@ -150,7 +164,7 @@ def run(words: Sequence[str]) -> None:
         if chosen.samples:
             results["samples"] = _samples(model, corpus, setting, examiner, chosen, bar)
     # Printed first: a disk that is full must not cost the results.
-    print(json.dumps(results)) if chosen.json else console.print(_table(results))
+    print(json.dumps(results)) if chosen.json else console.print(table(results))
     if chosen.out is not None:
         with parents_made(Path(chosen.out)):
             write_whole(Path(chosen.out), json.dumps(results, indent=1))
@@ -258,40 +272,11 @@ def _samples(
     task = bar.add_task("samples", total=chosen.samples)
 
     def write(count: int, first: int) -> list[str]:
-        tokens = model.sample(count, setting.length, seed=chosen.seed, first=first)
+        place = {"seed": chosen.seed, "first": first}
+        tokens = model.sample(count, setting.length, **place, decoding=chosen.decoding)
         return [setting.tokenizer.decode(row) for row in tokens.tolist()]
 
     texts = written(chosen.samples, write, lambda count: bar.advance(task, count))
     words = WordList.of_corpus(corpus)
-    return described(texts, setting.tokenizer, words, examiner, cut_ends=True)
-
-
-def _table(results: dict[str, Any]) -> Table:
-    """The numbers for people."""
-    shown, model = Table("", "", show_header=False), results["model"]
-    counted = f"{model['tokens']:,} tokens, {sum(model['grams']):,} grams"
-    shown.add_row(f"[bold]{model['order']}-grams[/]", f"{model['train']}: {counted}")
-    if "likelihood" in results:
-        add_likelihood(shown, results["likelihood"])
-    for flag, title in (("infill", "infill"), ("last_word", "last-word")):
-        if flag in results:
-            shown.add_row(f"[bold]{title}[/]", results[flag]["file"])
-            _add_answers(shown, results[flag])
-    if "samples" in results:
-        add_samples(shown, results["samples"])
-    return shown
-
-
-def _add_answers(shown: Table, found: dict[str, Any]) -> None:
-    """How often hidden words are known, and what they cost."""
-    left = found["left_side"]
-    shown.add_row("questions", str(left["count"]))
-    for name in ("both_sides", "left_side"):
-        if name in found:
-            share = f"{found[name]['accuracy']:.1%} ± {found[name]['accuracy_error']:.1%}"
-            shown.add_row(f"accuracy by {name.replace('_', ' ')}", share)
-    single = found.get("both_sides", {}).get("one_token")
-    if single is not None:
-        spread = f"{single['bits_per_answer']:.3f} ± {single['bits_per_answer_error']:.3f}"
-        shown.add_row("bits by both sides", f"{spread} ({single['count']} of one token)")
-    add_bits(shown, left, where=" by left side")
+    found = described(texts, setting.tokenizer, words, examiner, cut_ends=True)
+    return vars(chosen.decoding) | found

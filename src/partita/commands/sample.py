@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,41 @@ from partita.samplers.options import check_more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """What `sample` and `infill` have in common. The model's recipe fills in what is left out."""
+class Manner:
+    """How tokens are chosen. The model's recipe fills in what is left out."""
 
     sampler: str | None = None
     """The sampler; `partita methods NAME` lists those that fit a method, its default first."""
-    steps: int | None = None
-    """Steps of a sampler that has them."""
     temperature: float | None = None
     """Divides the logits; 0 takes the most probable token."""
     top_k: int | None = None
     """Keep the k most probable tokens."""
     top_p: float | None = None
     """Keep the most probable tokens until their mass reaches p."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More options of the sampler, for example --options.counts cosine of confidence."""
+
+    def __post_init__(self) -> None:
+        check_more(self.options, "--options")
+
+    def names(self) -> dict[str, str]:
+        """Arguments of `TextModel.sample` as they are written here."""
+        more = {name: f"--options.{name}" for name in self.options}
+        return flags_of(type(self), "model", "models", "text") | more
+
+    def given(self) -> dict[str, Any]:
+        """What was asked for, as arguments of `TextModel.sample`."""
+        names = [field.name for field in fields(Manner) if field.name != "options"]
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None} | self.options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing(Manner):
+    """What `sample` and `infill` have in common."""
+
+    steps: int | None = None
+    """Steps of a sampler that has them."""
     label: str | None = None
     """The class, by name, of a model that was trained with classes (`sample` of images also takes
     each)."""
@@ -50,8 +72,6 @@ class Drawing:
     speed: str | None = None
     """plain, captured (a program of fixed shape, for GPUs), compiled (the same with compiled
     blocks, for many texts), or auto."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """More options of the sampler, for example --options.counts cosine of confidence."""
     count: int = 1
     """How many texts or images."""
     seed: int = 0
@@ -64,21 +84,15 @@ class Drawing:
     """Watch the first text being written."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_int(self.count, "--count")
         require_seed(self.seed, "--seed")
-        check_more(self.options, "--options")
-
-    def names(self) -> dict[str, str]:
-        """Arguments of `TextModel.sample` as they are written here."""
-        more = {name: f"--options.{name}" for name in self.options}
-        return flags_of(type(self), "model", "text") | more
 
     def given(self) -> dict[str, Any]:
         """What was asked for, as arguments of `TextModel.sample`."""
-        names = ["sampler", "steps", "temperature", "top_k", "top_p", "label", "seed"]
-        names += ["guidance", "guidance_schedule", "precision", "speed"]
+        names = ("steps", "label", "seed", "guidance", "guidance_schedule", "precision", "speed")
         values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None} | self.options
+        return super().given() | {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
