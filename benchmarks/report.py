@@ -1,4 +1,5 @@
-"""Write docs/results.md, and the pictures in it, from the measurements in benchmarks/results/.
+"""Write docs/results.md, the pictures in it, and the card of the model that is in the package, from
+the measurements in benchmarks/results/.
 
     python benchmarks/report.py
 
@@ -15,17 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from ship import SAMPLING
 
 from partita.evaluation.growth import draw_growth
 from partita.evaluation.likelihood import Estimate
 from partita.evaluation.profile import Level, draw_profiles
 from partita.evaluation.steps import Quality, draw_comparison
+from partita.hub.default import WEIGHTS
 from partita.training.throughput import PEAKS
 
 HERE = Path(__file__).parent
 RESULTS, SECTIONS = HERE / "results", HERE / "sections"
 DOCS = HERE.parent / "docs"
 REPORT, PICTURES = DOCS / "results.md", DOCS / "pictures"
+CARD = WEIGHTS / "README.md"
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -124,8 +128,20 @@ def timed(name: str, title: str, contestant: str) -> dict[str, Any]:
     return one
 
 
-def rendered() -> str:
-    """The report."""
+def cost(found: dict[str, Any], unit: str = "character") -> str:
+    """Bits per character, byte or token, with their error where they are a bound."""
+    bits, error = (found[f"bits_per_{unit}{end}"] for end in ("", "_error"))
+    return f"{bits:.3f}" if found["exact"] else f"{bits:.3f} ± {error:.3f}"
+
+
+def percent(found: dict[str, Any]) -> str:
+    """How often something was known."""
+    share, error = (100 * found[f"accuracy{end}"] for end in ("", "_error"))
+    return f"{share:.1f} ± {error:.1f}%"
+
+
+def rendered(template: str = "results.md") -> str:
+    """The report, or the card."""
     world = jinja2.Environment(
         loader=jinja2.FileSystemLoader(SECTIONS),
         undefined=jinja2.StrictUndefined,
@@ -152,8 +168,11 @@ def rendered() -> str:
         "middle": statistics.median,
         "largest_turn": largest_turn,
         "PEAKS": PEAKS,
+        "cost": cost,
+        "percent": percent,
+        "sampling": SAMPLING,
     }
-    return world.get_template("results.md").render()
+    return world.get_template(template).render()
 
 
 def draw_steps(names: dict[str, str], picture: Path) -> None:
@@ -181,6 +200,7 @@ def curve(name: str) -> list[Level]:
 def main() -> None:
     """Everything anew."""
     REPORT.write_text(rendered())
+    CARD.write_text(rendered("card.md"))
     draw_growth(measured("bench-h200-growth"), PICTURES / "growth.png")
     draw_steps({"steps-mdlm": "MDLM", "steps-pgm": "PGM"}, PICTURES / "steps.png")
     draw_profiles({"MDLM, eleven minutes": curve("wiki8-long")}, PICTURES / "profiles.png")

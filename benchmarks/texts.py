@@ -7,8 +7,10 @@
 
 What is left out is not asked: the bits of every set, the last words of passages, the right one of
 several endings, words inside a text, and with a judge the texts of all models against the number of
-steps. The answers of a model go to benchmarks/results/NAME.json, NAME being that of its folder with
-`-texts` behind it; those of the judge to NAME-steps.json, after the first model.
+steps. With --grams, those of a text answer the same questions; the tokens are the first model's.
+The answers of a model go to benchmarks/results/NAME.json, NAME being that of its folder with
+`-texts` behind it; those of the judge to NAME-steps.json and those of grams to NAME-grams.json,
+after the first model.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--passages", help="passages whose last words are hidden")
     parser.add_argument("--choices", help="questions with several endings")
     parser.add_argument("--infill", help="a text in which words are hidden")
+    parser.add_argument("--grams", help="a text whose 5-grams are counted")
     parser.add_argument("--count", type=int, default=2000, help="questions of each kind, at most")
     parser.add_argument("--judge", help="an autoregressive model that reads the texts of others")
     parser.add_argument("--steps", default="[4,8,16,32,64,128,256]", help="numbers of steps")
@@ -67,6 +70,19 @@ def answers(model: str, chosen: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def counted(chosen: argparse.Namespace) -> dict[str, Any]:
+    """What 5-grams know of the same: the bits of the first set, hidden words, the judge's score."""
+    words = [chosen.grams, "--tokenizer", chosen.models[0]]
+    asking = {"test": chosen.sets[:1], "infill": chosen.infill, "last_word": chosen.passages}
+    for flag, file in asking.items():
+        if file:
+            words += [f"--{flag}", *([file] if isinstance(file, str) else file)]
+    words += ["--count", str(chosen.count)]
+    if chosen.judge is not None:
+        words += ["--samples", str(chosen.samples), "--judge", chosen.judge]
+    return asked("ngram", *words)
+
+
 def keep(found: dict[str, Any], path: Path) -> None:
     """As a file, and a line about it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +95,13 @@ def main(words: Sequence[str] | None = None) -> None:
     chosen = parsed(words)
     for model in chosen.models:
         keep(answers(model, chosen), chosen.out / f"{Path(model).name}-texts.json")
+    first = Path(chosen.models[0]).name
+    if chosen.grams is not None:
+        keep(counted(chosen), chosen.out / f"{first}-grams.json")
     if chosen.judge is not None:
         numbers = "--steps", chosen.steps, "--samples", str(chosen.samples)
         said = asked("compare", *chosen.models, "--judge", chosen.judge, *numbers)
-        keep(said, chosen.out / f"{Path(chosen.models[0]).name}-steps.json")
+        keep(said, chosen.out / f"{first}-steps.json")
 
 
 if __name__ == "__main__":

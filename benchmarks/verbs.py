@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+NAMED = ("file", "model", "train", "tokenizer")  # what may be the name of a file
+
 
 def partita(*words: str | Path, seconds: float | None = None) -> None:
     """A command of the library, in a process of its own: it leaves nothing in memory.
@@ -46,7 +48,7 @@ def without_places(said: object) -> object:
         return said
     return {
         Path(key).name: Path(value).name
-        if key in ("file", "model") and isinstance(value, str)
+        if key in NAMED and isinstance(value, str)
         else without_places(value)
         for key, value in said.items()
         if key != "path"

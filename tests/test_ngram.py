@@ -132,7 +132,9 @@ def test_samples_are_drawn_as_those_of_a_model_may_be(capsys):
     ids = [model.tokenizer.encode(text) for text in texts]
     assert found["unigram_entropy_bits"] == pytest.approx(unigram_entropy(ids))
     assert (found["temperature"], found["top_k"], found["top_p"]) == (0.5, None, 0.9)
-    assert found["unigram_entropy_bits"] != counted(words, capsys)["samples"]["unigram_entropy_bits"]
+    assert (
+        found["unigram_entropy_bits"] != counted(words, capsys)["samples"]["unigram_entropy_bits"]
+    )
 
 
 @pytest.mark.usefixtures("here")

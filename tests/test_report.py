@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 import yaml
 
+import partita
 from partita.commands import main
 from partita.recipe import Recipe
 
@@ -23,7 +25,7 @@ def program(monkeypatch):
     """A program of benchmarks/, as a module."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     yield importlib.import_module
-    for name in ("report", "run", "texts", "verbs"):
+    for name in ("report", "run", "ship", "texts", "verbs"):
         sys.modules.pop(name, None)
 
 
@@ -40,6 +42,18 @@ def report(program):
 
 def test_the_report_is_up_to_date(report):
     assert report.rendered() == report.REPORT.read_text(), "run make results"
+
+
+def test_so_is_the_card_of_the_shipped_model(report):
+    assert report.rendered("card.md") == report.CARD.read_text(), "run make results"
+
+
+def test_so_are_the_figures_on_the_first_page(report):
+    page = (ROOT / "README.md").read_text().splitlines()
+    lines = [line for line in report.rendered("readme.md").splitlines() if line]
+    assert len(lines) > 1
+    for line in lines:
+        assert line in page
 
 
 def test_figures_come_from_the_files(report, tmp_path):
@@ -105,6 +119,24 @@ def test_a_run_that_has_no_time_left_is_stopped(program, tmp_path):
     assert stopped.value.code == 2
 
 
+def test_a_model_is_put_into_the_package(program, exported, tmp_path):
+    ship, out = program("ship"), tmp_path / "weights"
+    for _ in range(2):  # the second in place of the first
+        ship.main([str(exported), "--out", str(out)])
+        assert [file.name for file in tmp_path.iterdir()] == ["weights"]
+    model = partita.load(out)
+    assert model.recipe.sampling == ship.SAMPLING
+    assert "/" not in model.recipe.data.path + model.recipe.data.cache
+    stored = safetensors.torch.load_file(out / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
+    for name, tensor in partita.load(exported).method.state_dict().items():
+        assert torch.equal(stored[name], tensor.bfloat16())
+    ship.MOST = 1000
+    with pytest.raises(SystemExit, match="of 1,000 at most"):
+        ship.main([str(exported), "--out", str(out)])
+    assert [file.name for file in tmp_path.iterdir()] == ["weights"]
+
+
 @pytest.mark.usefixtures("here")
 def test_models_of_texts_are_asked_what_they_know(program, exported, tmp_path):
     text, passages, quiz = (tmp_path / name for name in ("some.txt", "lines.txt", "quiz.jsonl"))
@@ -118,6 +150,7 @@ def test_models_of_texts_are_asked_what_they_know(program, exported, tmp_path):
     assert main([*train.split(), *small.split()]) == 0
     words = f"{exported} --sets {text} --passages {passages} --choices {quiz} --infill {text}"
     words += f" --count 4 --judge {judge} --steps [2] --samples 2 --replicates 2 --out {tmp_path}"
+    words += f" --grams {text}"
     program("texts").main(words.split())
     found = json.loads((tmp_path / "model-texts.json").read_text())
     assert found["sets"]["some"]["bits_per_byte"] > 1
@@ -128,7 +161,12 @@ def test_models_of_texts_are_asked_what_they_know(program, exported, tmp_path):
     assert [row["steps"] for row in rows] == [2]
     with pytest.raises(SystemExit):  # of two models with one name
         program("texts").main([str(exported), str(tmp_path / "model")])
-    for name in ("texts", "steps"):
+    grams = json.loads((tmp_path / "model-grams.json").read_text())
+    assert grams["infill"]["left_side"]["count"] == found["infill"]["count"]
+    assert grams["likelihood"]["bits_per_byte"] < found["sets"]["some"]["bits_per_byte"]
+    assert {"judge", "temperature"} <= set(grams["samples"])
+    assert grams["model"]["train"] == "some.txt"
+    for name in ("texts", "steps", "grams"):
         assert str(tmp_path) not in (tmp_path / f"model-{name}.json").read_text()
 
 

@@ -16,7 +16,7 @@ from partita.commands import demo_training, program
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.sample import print_texts
 from partita.commands.show import animated, picture
-from partita.data.blanks import infill_prompt
+from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_positive, require_seed
 from partita.hub.default import default_model, ships_a_model
@@ -24,11 +24,12 @@ from partita.hub.text_model import load
 from partita.methods.base import Model
 from partita.samplers import Prompt, sample
 
-EXAMPLE = "The capital of ____ is Paris."
+EXAMPLE = "The ____ was built in the 19th century by the French ____."
+OPENING = "The city lies on the river"
 # Little enough of everything to be seen within ten seconds on two cores.
 SAMPLES = 3
-SAMPLE_LENGTH = 48
-STEPS = 24
+SAMPLE_LENGTH = 64
+STEPS = 32
 FILM_LENGTH = 24  # tokens, each of which is a frame
 BLOCK = 8
 
@@ -101,7 +102,7 @@ def show_shipped(console: Console, chosen: Options) -> None:
     console.print()
     fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
     console.print()
-    write(console, method, tokenizer, min(FILM_LENGTH, model.length), chosen.seed)  # type: ignore[arg-type]
+    go_on(console, method, tokenizer, model.length, chosen.seed)  # type: ignore[arg-type]
     console.print(f"Try: {program()} sample, or {program()} infill 'A text with a ____.'")
 
 
@@ -145,6 +146,30 @@ def write(console: Console, method: Model, tokenizer: Tokenizer, length: int, se
             counts="linear",
             steps=block,
             temperature=0.3,
+            seed=seed,
+            callback=show,
+        )
+    console.print()
+
+
+def go_on(console: Console, method: Model, tokenizer: Tokenizer, most: int, seed: int) -> None:
+    """A text after its first words, step by step."""
+    known = len(tokenizer.encode(OPENING))
+    length = min(known + FILM_LENGTH, most)
+    console.print(
+        f"[bold]Writing[/] {length - known} tokens after [italic]{OPENING}[/], one at a time, "
+        "in an order that chance and the model choose:"
+    )
+    with animated(console, tokenizer) as show:
+        sample(
+            method,
+            prompt=opening_prompt(tokenizer, OPENING, length),
+            sampler="confidence",
+            confidence="margin",
+            noise_temperature=1.0,
+            counts="linear",
+            steps=length - known,
+            temperature=0.7,
             seed=seed,
             callback=show,
         )

@@ -1,0 +1,70 @@
+"""Put a trained model into the package, as the one that every installation comes with.
+
+    python benchmarks/ship.py runs/wikipedia-pgm
+    python benchmarks/report.py
+
+The weights are rounded to bfloat16, the recipe is told how texts are written unless somebody asks
+otherwise, and the folders of the machine that trained it are left out. Its card, README.md, is
+made of measurements: `report.py` writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from partita.data.options import DataOptions
+from partita.hub.default import WEIGHTS
+from partita.hub.text_model import load
+from partita.recipe import Recipe
+from partita.samplers.options import SamplingOptions
+
+MOST = 25_000_000  # bytes of the whole folder: more would burden every clone
+SAMPLING = SamplingOptions(sampler="ancestral", steps=64, temperature=0.8)
+"""How it writes: in few enough steps for two cores, and cooler than it has learned to, which a
+judge prefers (docs/results.md)."""
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The words of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="a run folder or a model")
+    parser.add_argument("--out", type=Path, default=WEIGHTS, help="where it goes")
+    return parser.parse_args(words)
+
+
+def portable(recipe: Recipe) -> Recipe:
+    """The recipe without the places of one machine, and with how texts are written."""
+    data = dataclasses.replace(
+        recipe.data, path=Path(recipe.data.path).name, cache=DataOptions().cache
+    )
+    return dataclasses.replace(recipe, data=data, sampling=SAMPLING)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """In place of the model that was there."""
+    chosen = parsed(words)
+    model = load(chosen.model, device="cpu")
+    model.method.to(torch.bfloat16)
+    model.recipe = portable(model.recipe)
+    made = chosen.out.with_name(f"{chosen.out.name}.new")
+    model.save(made)
+    size = sum(file.stat().st_size for file in made.iterdir())
+    if size > MOST:
+        shutil.rmtree(made)
+        raise SystemExit(f"{chosen.model}: {size:,} bytes, of {MOST:,} at most; ship a smaller one")
+    if chosen.out.exists():
+        shutil.rmtree(chosen.out)
+    made.rename(chosen.out)
+    print(f"Written: {chosen.out}, {size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

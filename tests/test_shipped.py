@@ -1,0 +1,82 @@
+"""The model that every installation comes with: whole, small, without traces of a machine, and
+no worse than its card says of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+
+import partita
+from partita.commands import main
+from partita.hub import format
+from partita.hub.default import WEIGHTS
+
+PARAGRAPH = (
+    "The river rises in the mountains in the north of the country and flows through the city "
+    "before it reaches the sea. In the 19th century a railway was built along its banks, and the "
+    "population of the town grew from two thousand to more than fifty thousand people."
+)
+BLANKS = {
+    "The river flows into the ____ Sea.": "North",
+    "The First World ____ began in the summer of 1914.": "War",
+    "He was born in the United ____ of America.": "States",
+    "It is one of ____ most important cities of the country.": "the",
+    "In the 19th ____, the town had a railway station.": "century",
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return partita.load(device="cpu")
+
+
+def test_the_folder_is_whole_and_small():
+    assert format.verify(WEIGHTS)
+    assert sum(file.stat().st_size for file in WEIGHTS.iterdir()) < 25_000_000
+    stored = safetensors.torch.load_file(WEIGHTS / format.WEIGHTS)
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
+
+
+def test_nothing_in_it_names_a_place_on_a_machine():
+    def words(found):
+        if isinstance(found, dict):
+            return [word for value in found.values() for word in words(value)]
+        return [found] if isinstance(found, str) else []
+
+    config = json.loads((WEIGHTS / format.CONFIG).read_text())
+    assert not [word for word in words(config) if word.startswith(("/", "~", "\\"))]
+
+
+def test_text_costs_what_it_should(model):
+    """Far less than its words in another order, and no more than three bits for a character."""
+    words = PARAGRAPH.split()
+    order = torch.randperm(len(words), generator=torch.Generator().manual_seed(0)).tolist()
+    text, salad = model.score(PARAGRAPH), model.score(" ".join(words[i] for i in order))
+    assert text.bits_per_character < 2
+    assert text.bits + 4 * (text.bits_error + salad.bits_error) < salad.bits
+
+
+@pytest.mark.parametrize("text", BLANKS)
+def test_it_knows_words_by_both_sides(model, text):
+    filled = model.infill(text, blank_tokens=1, temperature=0, sampler="first-hitting")
+    assert filled == [text.replace("____", BLANKS[text])]
+
+
+def test_it_writes_english(model):
+    """Most of its words are words: a sample of the language, not of an alphabet."""
+    texts = model.sample(2, length=64, seed=0)
+    common = {"the", "of", "and", "in", "to", "a", "is", "was", "by", "for", "with", "as"}
+    words = " ".join(texts).lower().split()
+    assert len(words) > 40
+    assert sum(word in common for word in words) > len(words) / 6
+    assert texts == model.sample(2, length=64, seed=0)
+
+
+def test_verbs_show_it(capsys):
+    assert main(["info", "default"]) == 0
+    out = capsys.readouterr().out
+    assert "pgm" in out
+    assert "bpe" in out
