@@ -1,5 +1,5 @@
-"""The model that every installation comes with: whole, small, without traces of a machine, and
-no worse than its card says of it."""
+"""The model that every installation comes with: whole, without traces of a machine, and able to do
+what it is there for. (How large it may be, `test_package.py` knows; its card, `test_report.py`.)"""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def model():
     return partita.load(device="cpu")
 
 
-def test_the_folder_is_whole_and_small():
+def test_the_folder_is_whole():
     assert format.verify(WEIGHTS)
-    assert sum(file.stat().st_size for file in WEIGHTS.iterdir()) < 25_000_000
     stored = safetensors.torch.load_file(WEIGHTS / format.WEIGHTS)
     assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
 
@@ -51,7 +50,7 @@ def test_nothing_in_it_names_a_place_on_a_machine():
 
 
 def test_text_costs_what_it_should(model):
-    """Far less than its words in another order, and no more than three bits for a character."""
+    """Far less than its words in another order, and less than two bits for a character."""
     words = PARAGRAPH.split()
     order = torch.randperm(len(words), generator=torch.Generator().manual_seed(0)).tolist()
     text, salad = model.score(PARAGRAPH), model.score(" ".join(words[i] for i in order))
