@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ship import SAMPLING
 from partita.evaluation.growth import draw_growth
 from partita.evaluation.likelihood import Estimate
 from partita.evaluation.profile import Level, draw_profiles
-from partita.evaluation.steps import Quality, draw_comparison
+from partita.evaluation.steps import Quality, draw_comparison, equal_quality
 from partita.hub.default import WEIGHTS
 from partita.training.throughput import PEAKS
 
@@ -30,12 +31,18 @@ RESULTS, SECTIONS = HERE / "results", HERE / "sections"
 DOCS = HERE.parent / "docs"
 REPORT, PICTURES = DOCS / "results.md", DOCS / "pictures"
 CARD = WEIGHTS / "README.md"
+LONG = 1024  # characters of a text whose seconds are told
 
 
 def measured(name: str) -> dict[str, Any]:
     """What a file holds."""
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return found
+
+
+def there(name: str) -> bool:
+    """Whether something was measured: what was not is left out of a table."""
+    return (RESULTS / f"{name}.json").exists()
 
 
 def rows(name: str, **wanted: Any) -> list[dict[str, Any]]:
@@ -95,6 +102,46 @@ def quality(name: str, model: str, steps: int) -> str:
 def bits(name: str, model: str, steps: int) -> str:
     """The judge's bits alone."""
     return f"{row(name, model=model, steps=steps)['judge_bits']:.3f}"
+
+
+def curve_of(name: str, model: str) -> list[Quality]:
+    """What the texts of a model are worth, against the steps."""
+    return [Quality(**r) for r in rows(name, model=model)]
+
+
+def seconds_of_text(speed: str, method: str, steps: int) -> float | None:
+    """Seconds of one text in so many steps, where that was timed."""
+    tables = measured(speed)["growth"]
+    for title, speeds in tables.items():
+        if title.startswith(f"steps {steps} "):
+            (one,) = (r for r in speeds if method in r["name"])
+            return float(statistics.median(one["seconds"]))
+    return None
+
+
+def alone(speed: str, method: str) -> list[Quality]:
+    """What the texts of `wiki8-METHOD` are worth, at the speed of one text at a time."""
+    found = []
+    for r in curve_of("wiki8-steps", f"wiki8-{method}"):
+        seconds = seconds_of_text(speed, method, r.steps)
+        if seconds is not None:
+            found.append(replace(r, tokens_per_second=LONG / seconds))
+    return found
+
+
+def equally_good() -> list[dict[str, Any]]:
+    """How much faster PGM writes what is as good as MDLM's, by MDLM's steps."""
+    curves = {
+        "batches": [curve_of("wiki8-steps", f"wiki8-{method}") for method in ("pgm", "mdlm")],
+        "gpu": [alone("wiki8-speed-gpu", method) for method in ("pgm", "mdlm")],
+        "cpu": [alone("wiki8-speed-cpu", method) for method in ("pgm", "mdlm")],
+    }
+    speeds = {name: {e.steps: e.times for e in equal_quality(*c)} for name, c in curves.items()}
+    return [
+        {"steps": r.steps, "judge_bits": r.judge_bits}
+        | {name: times.get(r.steps) for name, times in speeds.items()}
+        for r in curves["batches"][1]
+    ]
 
 
 def found(name: str, contestant: str) -> list[dict[str, Any]]:
@@ -157,7 +204,10 @@ def rendered(template: str = "results.md") -> str:
         "digits_shares": digits_shares,
         "digits_distances": digits_distances,
         "rows": rows,
+        "there": there,
         "quality": quality,
+        "seconds_of_text": seconds_of_text,
+        "equally_good": equally_good,
         "bits": bits,
         "largest": largest,
         "numbers": numbers,

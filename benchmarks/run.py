@@ -1,4 +1,4 @@
-"""Train recipes one after the other, measure what came of each, and keep the figures as JSON.
+"""Train recipes one after the other, then measure what came of each; figures are kept as JSON.
 
     python benchmarks/run.py recipes/wiki8-mdlm.yaml recipes/wiki8-pgm.yaml \
         --train wiki8-train.txt --valid wiki8-valid.txt --test wiki8-test.txt
@@ -6,7 +6,9 @@
 A run is called as its recipe is. It lives in runs/NAME and, called again, goes on where it
 stopped; what was measured is in benchmarks/results/NAME.json: the recipe, the machine, tokens and
 seconds, the curve of training, the bits of both texts, and for masked models where the bound comes
-from. Words after `--` are flags for every `partita train`.
+from. While one trains nothing else runs, so that runs of equal seconds can be compared; with
+--at_once several are measured side by side, which changes no figure. Words after `--` are flags for
+every `partita train`.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from verbs import asked, partita
+from verbs import asked, keep, partita, split_flags
 
 from partita.errors import InputError
 from partita.evaluation.profile import require_profiled
@@ -50,14 +53,16 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
         type=float,
         help="seconds after which training is stopped; the same command goes on from there",
     )
+    parser.add_argument("--at_once", type=int, default=1, help="how many are measured at a time")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
-    words = sys.argv[1:] if words is None else [*words]
-    cut = words.index("--") if "--" in words else len(words)
-    chosen = parser.parse_args(words[:cut])
-    chosen.flags, chosen.began = words[cut + 1 :], monotonic()
+    own, flags = split_flags(sys.argv[1:] if words is None else words)
+    chosen = parser.parse_args(own)
+    chosen.flags, chosen.began = flags, monotonic()
     for recipe in chosen.recipes:
         if not recipe.is_file():
             parser.error(f"{recipe}: there is no such recipe")
+    if chosen.at_once < 1:
+        parser.error(f"--at_once: {chosen.at_once} is too few; give 1 or more")
     return chosen
 
 
@@ -102,12 +107,16 @@ def curve(run: Path, step_tokens: int) -> dict[str, Any]:
     }
 
 
-def measured(recipe: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Train, and look at what came of it."""
-    run = chosen.runs / recipe.stem
-    words = "train", chosen.train, "--config", recipe, "--out", run, *chosen.flags
+def train(recipe: Path, chosen: argparse.Namespace) -> None:
+    """To the end, or as far as there is time."""
+    words = "train", chosen.train, "--config", recipe, "--out", chosen.runs / recipe.stem
     left = None if chosen.stop_after is None else chosen.began + chosen.stop_after - monotonic()
-    partita(*words, seconds=left)
+    partita(*words, *chosen.flags, seconds=left)
+
+
+def measured(recipe: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+    """What came of a run."""
+    run = chosen.runs / recipe.stem
     model = load(str(run), device="cpu")
     made = model.recipe.to_dict()
     for place in ("path", "cache"):  # where somebody keeps their files
@@ -125,20 +134,27 @@ def measured(recipe: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def report(recipe: Path, chosen: argparse.Namespace) -> None:
+    """The figures of a run as a file, and a line about them."""
+    found = measured(recipe, chosen)
+    keep(found, chosen.out / f"{recipe.stem}.json")
+    of = {text: found[text]["bits_per_character"] for text in ("valid", "test")}
+    tokens, seconds = found["training"]["tokens"], found["training"]["seconds"]
+    print(
+        f"{recipe.stem}: {of['valid']:.4f} bits per character of valid, {of['test']:.4f} "
+        f"of test, after {tokens:,} tokens in {seconds:.0f} s",
+        flush=True,
+    )
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """All of them."""
     chosen = parsed(words)
     for recipe in chosen.recipes:
-        found = measured(recipe, chosen)
-        chosen.out.mkdir(parents=True, exist_ok=True)
-        (chosen.out / f"{recipe.stem}.json").write_text(json.dumps(found, indent=1) + "\n")
-        of = {text: found[text]["bits_per_character"] for text in ("valid", "test")}
-        tokens, seconds = found["training"]["tokens"], found["training"]["seconds"]
-        print(
-            f"{recipe.stem}: {of['valid']:.4f} bits per character of valid, {of['test']:.4f} "
-            f"of test, after {tokens:,} tokens in {seconds:.0f} s",
-            flush=True,
-        )
+        train(recipe, chosen)
+    with ThreadPoolExecutor(chosen.at_once) as workers:  # each waits for commands of its own
+        for _ in workers.map(lambda recipe: report(recipe, chosen), chosen.recipes):
+            pass
 
 
 if __name__ == "__main__":

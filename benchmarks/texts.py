@@ -16,12 +16,11 @@ after the first model.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from verbs import asked
+from verbs import asked, keep
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -81,13 +80,6 @@ def counted(chosen: argparse.Namespace) -> dict[str, Any]:
     if chosen.judge is not None:
         words += ["--samples", str(chosen.samples), "--judge", chosen.judge]
     return asked("ngram", *words)
-
-
-def keep(found: dict[str, Any], path: Path) -> None:
-    """As a file, and a line about it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"Written: {path}", flush=True)
 
 
 def main(words: Sequence[str] | None = None) -> None:

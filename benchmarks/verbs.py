@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-NAMED = ("file", "model", "train", "tokenizer")  # what may be the name of a file
+NAMED = ("file", "model", "other", "train", "tokenizer")  # what may be the name of a file
 
 
 def partita(*words: str | Path, seconds: float | None = None) -> None:
@@ -38,6 +39,29 @@ def asked(*words: str | Path) -> dict[str, Any]:
         said = without_places(json.loads(out.read_text()))
     assert isinstance(said, dict)
     return said
+
+
+def printed(*words: str | Path) -> dict[str, Any]:
+    """What a command that writes no figures to a file prints of them."""
+    command = [sys.executable, "-m", "partita", *map(str, words), "--json"]
+    said = without_places(
+        json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    )
+    assert isinstance(said, dict)
+    return said
+
+
+def keep(found: dict[str, Any], path: Path) -> None:
+    """Figures as a file, and a line about it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"Written: {path}", flush=True)
+
+
+def split_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A program's own words, and those after `--`, which are flags for `partita train`."""
+    cut = words.index("--") if "--" in words else len(words)
+    return [*words[:cut]], [*words[cut + 1 :]]
 
 
 def without_places(said: object) -> object:

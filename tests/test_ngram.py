@@ -17,6 +17,7 @@ from partita.data.tokenizers import ByteTokenizer
 from partita.evaluation.ngram import NGram
 from partita.evaluation.quality import unigram_entropy
 from partita.evaluation.questions import words_inside
+from partita.evaluation.steps import Quality, equal_quality
 from partita.evaluation.texts import token_stream
 from partita.hub.text_model import load
 
@@ -152,6 +153,19 @@ def test_models_are_compared_as_they_are_told_to_write(capsys):
     ids = [judge.tokenizer.encode(text) for text in texts]
     entropy = unigram_entropy(ids) * math.log(2)
     assert found["rows"][0]["entropy_nats"] == pytest.approx(entropy)
+
+
+@pytest.mark.usefixtures("here")
+def test_speeds_at_equal_quality_are_told(capsys):
+    words = "compare mdlm --judge ar --schedules [linear,cosine] --steps [1,2,6] --samples 4"
+    assert main([*shlex.split(words), "--out", "compared.json"]) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(Path("compared.json").read_text())
+    rows = [Quality(**row) for row in found["rows"]]
+    first, other = ([r for r in rows if r.model == f"mdlm, {s}"] for s in ("linear", "cosine"))
+    told = equal_quality(other, first)
+    assert found["equal_quality"] == [vars(one) for one in told]
+    assert shown.count("As good as mdlm, linear in") == len(told) > 0  # in one step they are equal
 
 
 @pytest.mark.usefixtures("here")

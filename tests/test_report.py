@@ -25,7 +25,7 @@ def program(monkeypatch):
     """A program of benchmarks/, as a module."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     yield importlib.import_module
-    for name in ("report", "run", "ship", "texts", "verbs"):
+    for name in ("report", "reproduce", "run", "ship", "texts", "verbs"):
         sys.modules.pop(name, None)
 
 
@@ -86,15 +86,21 @@ SMALL = "--network.width 16 --network.depth 2 --network.heads 2 --network.length
 SHORT = "--training.steps 3 --training.seconds null --training.batch_size 2 --run.compile false"
 
 
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("name", ["wiki8-mdlm", "wiki8-pgm-6-2"])
-def test_a_recipe_is_run_and_measured(program, name, tmp_path, capfd):
-    texts = {part: tmp_path / f"{part}.txt" for part in ("train", "valid", "test")}
+@pytest.fixture
+def wiki8(tmp_path):
+    """Texts of its names."""
+    texts = {part: tmp_path / f"wiki8-{part}.txt" for part in ("train", "valid", "test")}
     for part, text in texts.items():
         text.write_text(f"a text to {part} with " * 40)
+    return texts
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("name", ["wiki8-mdlm", "wiki8-pgm-6-2"])
+def test_a_recipe_is_run_and_measured(program, name, wiki8, tmp_path, capfd):
     flags = "--network.decoder.depth 1" if "pgm" in name else ""
     words = [ROOT / "recipes" / f"{name}.yaml", "--limit", 200, "--replicates", 2]
-    words += [word for part, text in texts.items() for word in (f"--{part}", text)]
+    words += [word for part, text in wiki8.items() for word in (f"--{part}", text)]
     words += ["--runs", tmp_path / "runs", "--out", tmp_path / "out", "--"]
     words += [*SMALL.split(), *SHORT.split(), *flags.split(), "--data.cache", tmp_path / "cache"]
     words += ["--run.device", "cpu"]
@@ -104,10 +110,60 @@ def test_a_recipe_is_run_and_measured(program, name, tmp_path, capfd):
     assert found["training"]["tokens"] == 3 * 2 * 16
     assert found["recipe"]["network"]["width"] == 16
     assert 3 < found["valid"]["bits_per_character"] < 6
-    assert found["test"]["file"] == "test.txt"
+    assert found["test"]["file"] == "wiki8-test.txt"
     assert [level["hidden_to"] for level in found["profile"]][-1] == 1
     assert str(tmp_path) not in json.dumps(found)
     assert f"{name}: " in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_a_part_of_the_page_is_made_again(program, wiki8, tmp_path):
+    wiki8["test"].rename(tmp_path / "wiki8-test.txt.part")  # any ending will do
+    flags = [*SMALL.split(), *SHORT.split(), "--data.cache", str(tmp_path / "cache")]
+    words = f"wiki8-long --data {tmp_path} --runs {tmp_path}/runs --out {tmp_path}/out --"
+    program("reproduce").main([*words.split(), *flags, "--run.device", "cpu"])
+    found = json.loads((tmp_path / "out" / "wiki8-long.json").read_text())
+    assert found["training"]["steps"] == 3
+    with pytest.raises(SystemExit, match=r"there is no cifar10.tar in it"):
+        program("reproduce").main(["cifar10", "--data", str(tmp_path)])
+
+
+def test_parts_of_the_page_know_their_recipes(program):
+    made = program("reproduce")
+    names = [f"wiki8-{name}" for name in (*made.COMPARED, *made.OTHERS, "long")]
+    names += [f"{images}-{name}" for images in (*made.VQ, "digits") for name in made.DRAWING]
+    names += [*made.SENTENCES, "sentences-mdlm", "wikipedia-ar", "wikipedia-pgm", "sdtt"]
+    assert all((made.RECIPES / f"{name}.yaml").is_file() for name in names)
+    assert {"wiki8", "wiki8-others", "digits", "wikipedia"} <= set(made.PARTS)
+
+
+def test_figures_that_are_not_there_yet_are_left_out(report, tmp_path):
+    """Of a comparison that grows run by run; it is on the page as soon as texts were judged."""
+    report.RESULTS = tmp_path
+    assert not report.there("wiki8-steps")
+    timed = {
+        f"steps {n} (length 1024, batch 1)": [
+            {"name": "mdlm, ancestral", "seconds": [n]},
+            {"name": "pgm, ancestral", "seconds": [n / 2]},
+        ]
+        for n in (16, 32)
+    }
+    rows = [
+        {"model": f"wiki8-{method}", "steps": n, "judge_bits": 2 + 1 / n, "judge_bits_error": 0.1}
+        | {"entropy_nats": 2.8, "entropy_nats_error": 0.1, "tokens_per_second": factor / n}
+        for method, factor in (("mdlm", 1.0), ("pgm", 3.0))
+        for n in (16, 32, 64)
+    ]
+    (tmp_path / "wiki8-steps.json").write_text(json.dumps({"rows": rows}))
+    for device in ("cpu", "gpu"):
+        (tmp_path / f"wiki8-speed-{device}.json").write_text(json.dumps({"growth": timed}))
+    assert report.seconds_of_text("wiki8-speed-cpu", "pgm", 32) == 16
+    assert report.seconds_of_text("wiki8-speed-cpu", "pgm", 64) is None
+    found = report.equally_good()
+    assert [row["steps"] for row in found] == [16, 32, 64]
+    assert [row["batches"] for row in found] == pytest.approx([3, 3, 3])
+    assert [row["cpu"] for row in found[:2]] == pytest.approx([2, 2])
+    assert found[2]["cpu"] is None
 
 
 def test_a_run_that_has_no_time_left_is_stopped(program, tmp_path):

@@ -31,7 +31,13 @@ from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.likelihood import standard_error
 from partita.evaluation.quality import unigram_entropy
-from partita.evaluation.steps import Quality, draw_comparison, revealed
+from partita.evaluation.steps import (
+    EqualQuality,
+    Quality,
+    draw_comparison,
+    equal_quality,
+    revealed,
+)
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.text_model import TextModel
 from partita.provenance import environment
@@ -108,7 +114,9 @@ def options(words: Sequence[str]) -> Options:
         "Let models write texts in few steps and in many, and a judge (an autoregressive model of\n"
         "yours, with the same kind of text) read them. Bits under a judge are low for texts that\n"
         "repeat themselves too: read them beside the entropy of the texts' own tokens.\n\n"
-        "tokens/s are those of the median batch: the first one may compile or capture its steps.",
+        "tokens/s are those of the median batch: the first one may compile or capture its steps.\n"
+        "With several models, the others' speed at the first one's quality is told below: bits\n"
+        "between two numbers of steps are interpolated, so give several numbers.",
         [
             "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
             "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
@@ -146,6 +154,7 @@ def run(words: Sequence[str]) -> None:
             how = chosen.given() | {"steps": steps}
             how |= {} if schedule is None else {"schedule": schedule}
             rows.append(_quality(called, models[name][0], examiner, how, chosen, bar))
+    beside = _beside_the_first(rows)
     results = {
         "environment": environment(next(iter(models.values()))[0].device),
         "models": {name: identity for name, (_, identity) in models.items()},
@@ -160,8 +169,14 @@ def run(words: Sequence[str]) -> None:
             for schedule in chosen.schedules or ()
         },
         "rows": [vars(row) for row in rows],
+        "equal_quality": [vars(found) for found in beside],
     }
-    print(json.dumps(results)) if chosen.json else console.print(_table(rows))
+    if chosen.json:
+        print(json.dumps(results))
+    else:
+        console.print(_table(rows))
+        for line in _told(beside):
+            console.print(line, soft_wrap=True)
     if chosen.out is not None:
         with parents_made(Path(chosen.out)):
             write_whole(Path(chosen.out), json.dumps(results, indent=1))
@@ -207,6 +222,21 @@ def _quality(
         entropy_nats_error=standard_error(entropies) * math.log(2),
         tokens_per_second=statistics.fmean(map(len, ids)) / statistics.median(seconds),
     )
+
+
+def _beside_the_first(rows: Sequence[Quality]) -> list[EqualQuality]:
+    """How fast the others are at the first model's quality, in as many steps as the first took."""
+    curves = {row.model: [r for r in rows if r.model == row.model] for row in rows}
+    first, *others = curves.values()
+    return [found for other in others for found in equal_quality(other, first)]
+
+
+def _told(found: Sequence[EqualQuality]) -> list[str]:
+    """The same for people."""
+    return [
+        f"As good as {e.other} in {e.steps} steps, {e.model} is {e.times:.2f} times as fast."
+        for e in found
+    ]
 
 
 def _table(rows: list[Quality]) -> Table:

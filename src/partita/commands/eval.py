@@ -13,6 +13,7 @@ from rich.console import Console
 from partita.commands import eval_images, eval_texts
 from partita.commands.judging import load_any
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.sample import Manner
 from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
 from partita.files import check_file, parents_made, write_whole
@@ -22,7 +23,7 @@ from partita.provenance import environment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Manner):
     """Evaluation."""
 
     model: str
@@ -42,10 +43,8 @@ class Options:
     classifier: str | None = None
     """Images: folder of the classifier that looks at them; one that is not there is trained on
     the training images, and kept there."""
-    sampler: str | None = None
-    """The sampler of the samples; the model's own unless given."""
     steps: int | None = None
-    """Its steps; the model's own unless given."""
+    """Steps of the sampler; the model's own unless given."""
     guidance: float | None = None
     """How much stronger labels shall pull (images)."""
     words: str | None = None
@@ -60,6 +59,7 @@ class Options:
     """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_int(self.replicates, "--replicates", 2)
         require_int(self.samples, "--samples", 0)
         require_seed(self.seed, "--seed")
@@ -82,8 +82,8 @@ class Options:
 
     def drawing(self) -> dict[str, Any]:
         """What the samples are drawn with, where it is not the model's own way."""
-        given = {name: getattr(self, name) for name in ("sampler", "steps", "guidance")}
-        return {name: value for name, value in given.items() if value is not None}
+        more = {name: getattr(self, name) for name in ("steps", "guidance")}
+        return self.given() | {name: value for name, value in more.items() if value is not None}
 
 
 def options(words: Sequence[str]) -> Options:
@@ -104,6 +104,7 @@ def options(words: Sequence[str]) -> Options:
             "partita eval runs/notes-mdlm --samples 64 --words notes.txt --out results.json",
             "partita eval runs/notes-mdlm test.txt --samples 0 --profile profile.png",
             "partita eval runs/digits-pgm digits --samples 500 --guidance 2 --steps 16",
+            "partita eval runs/digits-pgm digits --steps 8 --options.schedule linear",
         ],
     )
     add_options(
@@ -126,13 +127,14 @@ def run(words: Sequence[str]) -> None:
         "model": identity,
         "environment": environment(loaded.device),
         "seed": chosen.seed,
+        "manner": chosen.drawing(),
     }
     bar = progress_bar(console)
     if isinstance(loaded, ImageModel):
         work, table = eval_images.prepared(loaded, chosen), eval_images.table
     else:
         work, table = eval_texts.prepared(as_text(loaded, chosen.model), chosen), eval_texts.table
-    with bar:
+    with bar, naming(chosen.names()):
         results |= work(bar)
     # Printed first: a disk that is full must not cost the results.
     if chosen.json:

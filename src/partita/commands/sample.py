@@ -44,7 +44,7 @@ class Manner:
     def names(self) -> dict[str, str]:
         """Arguments of `TextModel.sample` as they are written here."""
         more = {name: f"--options.{name}" for name in self.options}
-        return flags_of(type(self), "model", "models", "text") | more
+        return flags_of(type(self), "model", "models", "text", "file") | more
 
     def given(self) -> dict[str, Any]:
         """What was asked for, as arguments of `TextModel.sample`."""

@@ -1,9 +1,11 @@
-"""Quality against the number of sampling steps, as numbers and as a picture."""
+"""Quality against the number of sampling steps and against time, as numbers and as a picture."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from partita.files import whole_file
@@ -31,6 +33,57 @@ def revealed(schedule: str, steps: int) -> list[float]:
     visible = make_schedule(schedule).alpha(sampling_grid("uniform", steps))
     visible[0], visible[-1] = 0.0, 1.0  # what a truncated schedule leaves out falls into the ends
     return [float(share) for share in visible.diff()]
+
+
+@dataclass(frozen=True)
+class EqualQuality:
+    """How much faster one model writes texts that the judge finds as good as another's."""
+
+    model: str
+    other: str
+    steps: int
+    """Of the other."""
+    judge_bits: float
+    """Of both."""
+    times: float
+    """As fast as the other."""
+
+
+def equal_quality(rows: Sequence[Quality], others: Sequence[Quality]) -> list[EqualQuality]:
+    """The speed of a model beside that of another at each of the other's numbers of steps.
+
+    Where the model's own bits do not reach those of the other, or are below them in its fewest
+    steps already, nothing is said.
+    """
+    found = []
+    for other in others:
+        own = seconds_of_token(rows, other.judge_bits)
+        if own is not None:
+            times = 1 / (own * other.tokens_per_second)
+            found.append(
+                EqualQuality(rows[0].model, other.model, other.steps, other.judge_bits, times)
+            )
+    return found
+
+
+def seconds_of_token(rows: Sequence[Quality], bits: float) -> float | None:
+    """Seconds in which a model writes a token of a text that has so many bits under the judge.
+
+    Between two measured numbers of steps, bits are taken to fall by a straight line in the
+    logarithm of time, and the fewest steps that get there count: where more steps gain nothing,
+    bits go up and down by their errors. None outside of what was measured.
+    """
+    rising = sorted(rows, key=lambda row: row.steps)
+    if not rising or rising[0].judge_bits < bits:
+        return None
+    if rising[0].judge_bits == bits:
+        return 1 / rising[0].tokens_per_second
+    for fewer, more in pairwise(rising):
+        if more.judge_bits <= bits < fewer.judge_bits:
+            share = (fewer.judge_bits - bits) / (fewer.judge_bits - more.judge_bits)
+            slow, fast = math.log(more.tokens_per_second), math.log(fewer.tokens_per_second)
+            return math.exp(-(fast + share * (slow - fast)))
+    return None
 
 
 def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) -> None:
