@@ -22,7 +22,7 @@ from ship import SAMPLING
 from partita.evaluation.growth import draw_growth
 from partita.evaluation.likelihood import Estimate
 from partita.evaluation.profile import Level, draw_profiles
-from partita.evaluation.steps import Quality, draw_comparison, equal_quality
+from partita.evaluation.steps import Quality, draw_comparison, equal_quality, revealed
 from partita.hub.default import WEIGHTS
 from partita.training.throughput import PEAKS
 
@@ -205,6 +205,7 @@ def rendered(template: str = "results.md") -> str:
         "digits_distances": digits_distances,
         "rows": rows,
         "there": there,
+        "revealed": revealed,
         "quality": quality,
         "seconds_of_text": seconds_of_text,
         "equally_good": equally_good,

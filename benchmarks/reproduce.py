@@ -38,11 +38,12 @@ OTHERS = ("mdlm-complementary", "genmd4", "md4-linear", "md4-cosine", "pgm-2-6",
 STEPS, FEW_STEPS = "[16,32,64,128,256,512,1024]", "[4,8,16,32,64,128]"
 ONE_TEXT = (
     "--network.length 1024 --network.width 512 --network.depth 8 --network.heads 8 "
-    "--network.mlp relu2 --network.registers 4 --vocabulary 27 --batch_size 1 "
+    "--network.mlp relu2 --network.registers 4 --vocabulary 27 --batch_size 1 --turns 2 "
     "--growth_lengths [] --growth_batches []"
 )
 ROUNDS = ("round-1", "round-2", "round-3")
 SENTENCES = ("sentences-flexmdm", "sentences-flexmdm-distribution")
+BITS = ("bits_per_dimension", "bits_per_dimension_error")
 DRAWING = ("pgm", "maskgit")
 VQ = {
     "mnist": "--vq.network.codes 128 --vq.steps 2000",
@@ -143,7 +144,7 @@ class Reproduction:
             | self._look("digits", "digits", method, steps, 0, "--options.schedule", schedule)
             for method, steps, schedule in settings
         ]
-        keep({"rows": rows}, self.out / "digits-schedules.json")
+        keep(gathered(rows), self.out / "digits-schedules.json")
 
     def _images(self, name: str, images: Path) -> None:
         """Codes of images, two models of them, and how their images look to a classifier."""
@@ -154,7 +155,7 @@ class Reproduction:
         settings = [*itertools.product(DRAWING, (8, 16, 32, 64), (0, 1))]
         with ThreadPoolExecutor(self.at_once) as workers:
             rows = [*workers.map(lambda how: self._look(name, images, *how), settings)]
-        keep({"rows": rows}, self.out / f"{name}-codes.json")
+        keep(gathered(rows), self.out / f"{name}-codes.json")
 
     def _drawn(self, name: str, images: str | Path, *more: str | Path) -> None:
         """Models that draw images of a set, and a classifier that looks at them."""
@@ -172,8 +173,9 @@ class Reproduction:
         eye = "--classifier", self.runs / f"eye-{name}"
         said = asked("eval", self.runs / f"{name}-{method}", images, *words, *eye, *more)
         told = {"method": method, "steps": steps, "guidance": guidance}
-        found: dict[str, Any] = told | said.pop("samples") | said
-        return found
+        bits = {key: said["likelihood"][key] for key in BITS}
+        samples: dict[str, Any] = said["samples"]
+        return told | samples | bits | {"environment": said["environment"]}
 
     def _trained(self, names: Sequence[str], kind: str, place: Path | None = None) -> None:
         """Recipes, run and measured."""
@@ -200,6 +202,12 @@ class Reproduction:
         """One of the programs in examples/."""
         command = [sys.executable, str(EXAMPLES / name), *map(str, words)]
         subprocess.run(command, check=True)
+
+
+def gathered(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Figures that one machine measured, which is told once."""
+    environments = [row.pop("environment") for row in rows]
+    return {"environment": environments[-1], "rows": rows}
 
 
 PARTS = [name.replace("_", "-") for name in vars(Reproduction) if not name.startswith("_")]

@@ -3,9 +3,8 @@
     python benchmarks/ship.py runs/wikipedia-pgm
     python benchmarks/report.py
 
-The weights are rounded to bfloat16, the recipe is told how texts are written unless somebody asks
-otherwise, and the folders of the machine that trained it are left out. Its card, README.md, is
-made of measurements: `report.py` writes it.
+The weights are rounded to bfloat16, and the recipe is told how texts are written unless somebody
+asks otherwise. Its card, README.md, is made of measurements: `report.py` writes it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from pathlib import Path
 
 import torch
 
-from partita.data.options import DataOptions
 from partita.hub.default import WEIGHTS
 from partita.hub.text_model import load
-from partita.recipe import Recipe
 from partita.samplers.options import SamplingOptions
 
 MOST = 25_000_000  # bytes of the whole folder: more would burden every clone
@@ -40,20 +37,12 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def portable(recipe: Recipe) -> Recipe:
-    """The recipe without the places of one machine, and with how texts are written."""
-    data = dataclasses.replace(
-        recipe.data, path=Path(recipe.data.path).name, cache=DataOptions().cache
-    )
-    return dataclasses.replace(recipe, data=data, sampling=SAMPLING)
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """In place of the model that was there."""
     chosen = parsed(words)
     model = load(chosen.model, device="cpu")
     model.method.to(torch.bfloat16)
-    model.recipe = portable(model.recipe)
+    model.recipe = dataclasses.replace(model.recipe, sampling=SAMPLING)
     made = chosen.out.with_name(f"{chosen.out.name}.new")
     model.save(made)
     size = sum(file.stat().st_size for file in made.iterdir())

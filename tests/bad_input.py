@@ -12,11 +12,12 @@ import torch
 
 from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions
-from partita.data.tokenizers import BPETokenizer
+from partita.data.tokenizers import BPETokenizer, ByteTokenizer
 from partita.errors import InputError
 from partita.evaluation.enumeration import exact_log_likelihood
 from partita.evaluation.likelihood import nelbo
 from partita.hub.published.reference import dit_config, rename_dit
+from partita.hub.text_model import TextModel
 from partita.methods import AR, D3PM, DDPM, MD4, MDLM
 from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
@@ -26,6 +27,7 @@ from partita.networks.unet import UNet
 from partita.networks.vq import VQConfig
 from partita.processes.corruption import Rate
 from partita.randomness import Noise
+from partita.recipe import Recipe
 from partita.samplers import Prompt, guided, sample
 from partita.samplers.gaussian import generate
 from partita.samplers.options import SamplingOptions
@@ -46,6 +48,11 @@ def network(kind=Transformer, **options):
 
 def mdlm(**options):
     return MDLM(network(), **options)
+
+
+def text_model():
+    recipe = Recipe(network=TINY)
+    return TextModel(recipe.method.build(TINY, 256), ByteTokenizer(), recipe)
 
 
 def broken():
@@ -361,6 +368,8 @@ TABLE = {
         lambda: fit(mdlm(), STREAM, TrainingOptions(steps=1, length=LENGTH, ema=1.0)),
         "training.ema",
     ),
+    "a number to score": (lambda: text_model().score(7), "text"),
+    "a number among texts": (lambda: text_model().score(["a", 7]), "text"),
     "levels in words": (lambda: PixelTokenizer("many", 1, 8), "levels"),
     "half a channel": (lambda: PixelTokenizer(8, 0.5, 8), "channels"),
     "size of an image in words": (lambda: ImageOptions(size="small"), "size"),

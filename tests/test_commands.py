@@ -6,16 +6,18 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import partita
 from partita import __version__
-from partita.commands import VERBS, demo, demo_training, main, overview
+from partita.commands import VERBS, demo, demo_training, main, overview, program
 from partita.commands.show import printable
 from partita.hub.find import find
 
 BLANK = "the ____ sat on a mat"
+MODULE = str(Path(partita.__file__).with_name("__main__.py"))
 
 
 def run(*words, timeout=120):
@@ -62,6 +64,7 @@ def test_demo_shows_the_shipped_model(shipped, monkeypatch, capsys):
     _, between, _ = demo.EXAMPLE.split("____")
     assert answers.count(between.strip()) == 4  # the question and three answers, the known words
     film = out.split("Writing 24 tokens")[1]
+    assert f'after "{demo.OPENING}", one at a time' in " ".join(film.split())
     assert "▒" in film
     assert "▒" not in film.rstrip().splitlines()[-1]
 
@@ -148,6 +151,27 @@ def test_a_path_called_default_is_meant_by_its_name(shipped, tmp_path, monkeypat
     with pytest.raises(partita.InputError, match="default holds neither a model"):
         partita.load("default")
     assert partita.load().sample(1, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("called", "found", "expected"),
+    [
+        ("bin/partita", "/usr/bin/partita", "partita"),
+        ("bin/partita", None, "bin/partita"),
+        ("/elsewhere/bin/partita", None, "/elsewhere/bin/partita"),
+        (MODULE, "/usr/bin/partita", "partita"),
+        (MODULE, None, "bin/python -m partita"),
+        ("methods/mine.py", None, "python methods/mine.py"),
+        ("/elsewhere/pytest/__main__.py", None, "partita"),
+    ],
+)
+def test_what_to_try_is_called_as_this_was(called, found, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = called if called.startswith(("/", "methods")) else str(tmp_path / called)
+    monkeypatch.setattr("sys.argv", [script])
+    monkeypatch.setattr("sys.executable", str(tmp_path / "bin/python"))
+    monkeypatch.setattr("shutil.which", {"partita": found}.get)
+    assert program() == expected
 
 
 def test_help_lists_every_verb(capsys):

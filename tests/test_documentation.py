@@ -8,6 +8,7 @@ options are checked all the same.
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
 import re
@@ -90,6 +91,18 @@ def execute(command, place):
     run_python([*program, *words[1:]], place)
 
 
+def check_options(command, monkeypatch):
+    """Of a command that is not run: of the library, or of a program in benchmarks/."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "python":
+        program = ROOT / words[1]
+        monkeypatch.syspath_prepend(program.parent)
+        importlib.import_module(program.stem).parsed(words[2:])
+    else:
+        verb, *words = words[words.index("partita") + 1 :]
+        module_of(verb).options(words)
+
+
 def run_python(words, place):
     """A program in a process of its own, with one thread: the tests run beside each other."""
     result = subprocess.run(
@@ -115,8 +128,7 @@ def test_everything_that_a_page_shows_works(page, tmp_path, monkeypatch):
         (tmp_path / title).write_text(body)
     for command in commands(page):
         if "# needs" in command:
-            verb, *words = re.split(r"\bpartita ", command, maxsplit=1)[1].split(" ", 1)
-            module_of(verb).options(shlex.split(" ".join(words), comments=True))
+            check_options(command, monkeypatch)
         else:
             execute(command, tmp_path)
     # The programs of a page are one: later ones use names of earlier ones.

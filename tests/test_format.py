@@ -837,6 +837,44 @@ def test_the_card_says_what_the_model_is(tmp_path, method, fills):
     assert "| trained on | notes.txt |" in card
 
 
+TERMS = {"language": ["en", "no"], "license": "other", "license_name": "ours"}
+
+
+def test_what_a_card_states_is_kept(tmp_path):
+    model = tiny()
+    assert model.terms == {}
+    model.terms = TERMS
+    model.save(tmp_path / "first")
+    load(tmp_path / "first").save(tmp_path / "second")
+    again = load(tmp_path / "second")
+    assert again.terms == TERMS
+    assert again.card() == model.card()
+    loaded = huggingface_hub.ModelCard(model.card())
+    assert (loaded.data.license, loaded.data.language) == ("other", ["en", "no"])
+    assert "mdlm" in loaded.data.tags
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        b"",
+        b"no header",
+        b"---\n\xff: a\n---\n",
+        b"---\n- a\n---\n",
+        b"---\nlicense: [\n---\n",
+        b"---\nlicense: {a: b}\nlanguage: 3\n---\n",
+        b"---\nlicense: " + b"[" * 5000 + b"\n---\n",
+        b"---\nlicense: &a [*a]\nlanguage: []\n---\n",
+    ],
+)
+def test_a_card_of_any_contents_states_nothing(tmp_path, card):
+    tiny().save(tmp_path / "model")
+    (tmp_path / "model" / format.CARD).write_bytes(card)
+    assert load(tmp_path / "model").terms == {}
+    (tmp_path / "model" / format.CARD).unlink()
+    assert load(tmp_path / "model").terms == {}
+
+
 def test_a_name_on_the_hub_loads_from_the_cache(hub):
     publish(hub, "org/name", tiny("md4"))
     assert same(partita.load("org/name"), tiny("md4"))

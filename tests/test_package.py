@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
 import shutil
@@ -67,6 +68,21 @@ for name in partita.__all__: getattr(partita, name)
 """
     result = python(code)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "expected"),
+    [
+        ("", {}, "PASSIVE"),
+        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        ("sys.modules['torch'] = sys", {}, None),  # which would no longer read it
+    ],
+)
+def test_threads_that_wait_sleep_unless_told_otherwise(before, given, expected):
+    code = f"import os, sys; {before}\nimport partita; print(os.environ.get('OMP_WAIT_POLICY'))"
+    usual = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    result = python(code, env=usual | given)
+    assert result.stdout.strip() == str(expected), result.stderr
 
 
 def test_commands_start_without_a_compiler():

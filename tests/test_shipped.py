@@ -74,6 +74,14 @@ def test_it_writes_english(model):
     assert texts == model.sample(2, length=64, seed=0)
 
 
+def test_what_is_exported_of_it_is_as_small_and_under_the_same_licence(model, tmp_path):
+    assert main(["export", "default", str(tmp_path / "copy")]) == 0
+    weights = [(folder / format.WEIGHTS).read_bytes() for folder in (WEIGHTS, tmp_path / "copy")]
+    assert weights[0] == weights[1]
+    stated = {"language": "en", "license": "cc-by-sa-3.0"}
+    assert partita.load(tmp_path / "copy", device="cpu").terms == model.terms == stated
+
+
 def test_verbs_show_it(capsys):
     assert main(["info", "default"]) == 0
     out = capsys.readouterr().out

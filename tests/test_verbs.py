@@ -6,16 +6,19 @@ import hashlib
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from rich.progress import Progress
 
 import partita
 from partita.commands import main
 from partita.commands.show import printable
 from partita.data.blanks import infill_prompt
+from partita.data.options import DataOptions, TokenizerOptions
 from partita.errors import InputError
 from partita.evaluation.consistency import score_consistency
 from partita.evaluation.texts import windows
@@ -24,6 +27,7 @@ from partita.methods import METHODS
 from partita.methods.options import own_options, parameters_of
 from partita.recipe import Recipe
 from partita.samplers import SAMPLERS
+from partita.training.options import TrainingOptions
 from tests.kill_and_resume import corpus
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -82,6 +86,16 @@ def test_showing_ends_with_the_text(capsys):
     assert text.split("\n")[0].strip()[:10] in out
 
 
+@pytest.mark.parametrize("words", [["sample"], ["infill", "the __3__ sat"]], ids=lambda x: x[0])
+def test_showing_rules_off_the_texts_after_the_first(words, capsys):
+    verb, *text = words
+    assert main([verb, "runs/corpus-mdlm", *text, "--show", "--count", "3", "--seed", "2"]) == 0
+    model = partita.load("runs/corpus-mdlm")
+    texts = model.infill(*text, 3, seed=2) if text else model.sample(3, seed=2)
+    _, *others = re.split("\n─+\n", capsys.readouterr().out)
+    assert others == [printable(texts[1]), f"{printable(texts[2])}\n"]
+
+
 def test_showing_leaves_json_alone(capsys):
     words = ["sample", "runs/corpus-mdlm", "--show", "--json", "--seed", "2"]
     assert printed(capsys, *words) == {"texts": partita.load("runs/corpus-mdlm").sample(1, seed=2)}
@@ -125,12 +139,39 @@ def test_scores_are_bounds_and_exact_for_ar(capsys, monkeypatch):
     )
     assert score["bits"] == pytest.approx(nats / math.log(2), rel=1e-5)
     assert score["bits_error"] == 0
+    assert score["exact"]
+    assert score["windows"] == 2
     assert score["bits_per_character"] == pytest.approx(score["bits"] / len(text))
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{text}\n\nqqq\n"))
     both = printed(capsys, "score", "runs/corpus-mdlm", "--file", "-", "--json")
     assert [line["text"] for line in both] == [text, "qqq"]
     assert all(line["bits_error"] > 0 for line in both)
     assert both[0]["bits_per_character"] < both[1]["bits_per_character"]
+    assert [(line["exact"], line["windows"]) for line in both] == [(False, 2), (False, 1)]
+
+
+@pytest.mark.parametrize(("method", "what"), [("mdlm", "at most"), ("ar", "exact")])
+def test_scores_say_whether_they_are_bounds_and_of_windows(method, what, capsys):
+    for text, cut in (("the cat", False), ("the cat sat on the mat and ran", True)):
+        assert main(["score", f"runs/corpus-{method}", text]) == 0
+        out = capsys.readouterr().out
+        assert f"bits ({what})" in out
+        assert ("A text of more than 24 tokens is cut into windows" in out) == cut
+
+
+def test_scores_of_several_texts_are_those_of_each():
+    model = partita.load("runs/corpus-mdlm")
+    texts = ["the cat", "a mat"]
+    assert model.score(texts, seed=3) == [model.score(text, seed=3) for text in texts]
+    assert model.score([]) == []
+    with pytest.raises(InputError, match="text: text 2: is empty"):
+        model.score(["the cat", ""])
+
+
+def test_a_model_is_printed_in_one_line():
+    model = partita.load("runs/corpus-mdlm")
+    count = sum(p.numel() for p in model.method.parameters())
+    assert repr(model) == f"TextModel(mdlm, {count:,} parameters, 256 tokens, length 24)"
 
 
 def test_evaluation(here, capsys):
@@ -153,6 +194,23 @@ def test_evaluation(here, capsys):
     assert {"date", "torch", "partita", "device"} <= set(results["environment"])
     assert main(["eval", "runs/corpus-mdlm", "corpus.txt", "--limit", "99", "--samples", "2"]) == 0
     assert "bits per character" in capsys.readouterr().out
+
+
+def test_progress_of_texts_is_shown_at_each_step(monkeypatch, capsys):
+    words = ["eval", "runs/corpus-mdlm", "--samples", "4", "--steps", "8"]
+    assert main(words) == 0
+    assert "Writing 4 texts" in capsys.readouterr().out
+    seen = []
+    update = Progress.update
+    monkeypatch.setattr(
+        Progress,
+        "update",
+        lambda bar, task, **what: seen.append(what["completed"]) or update(bar, task, **what),
+    )
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    assert main(words) == 0
+    assert seen == [*(step / 2 for step in range(1, 9)), 4]
+    assert "Writing 4 texts" not in capsys.readouterr().out
 
 
 def test_likelihood_of_ar_is_exact_and_has_no_error(capsys):
@@ -252,6 +310,47 @@ def test_an_exported_model_is_the_model(capsys, tmp_path):
     assert not (tmp_path / "exported/training.safetensors").exists()
 
 
+def test_an_exported_model_names_no_folders(place, capsys, tmp_path):
+    """Also of a run that was told of its places from the root on."""
+    words = ["train", str(place / "corpus.txt"), "--from", str(place / "runs/corpus-mdlm")]
+    words += ["--data.cache", str(place / "prepared"), "--run.previews", "0"]
+    run, out = str(tmp_path / "run"), tmp_path / "exported"
+    assert main([*words, "--training.steps", "1", "--out", run]) == 0
+    assert main(["export", run, str(out)]) == 0
+    assert str(place) in json.dumps(printed(capsys, "info", run, "--json")["recipe"])
+    config = (out / "config.json").read_text()
+    assert str(place) not in config
+    assert str(tmp_path) not in config
+    model = partita.load(out)
+    assert model.recipe.data.path == "corpus.txt"
+    assert model.recipe.data.cache == "prepared"
+    assert model.recipe.training.start_from == "corpus-mdlm"
+    assert model.provenance["started_from"]["path"] == "corpus-mdlm"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("notes.txt", "notes.txt"),
+        ("texts/notes.txt", "notes.txt"),
+        ("/home/me/notes.txt", "notes.txt"),
+        ("hf:owner/name?split=test", "hf:owner/name?split=test"),
+        ("hf:/home/me/rows?split=test", "hf:rows?split=test"),
+    ],
+)
+def test_a_portable_recipe_names_its_text_alone(path, expected):
+    recipe = Recipe(
+        data=DataOptions(path=path, cache="/tmp/tokens"),
+        tokenizer=TokenizerOptions("/home/me/tokenizer.json"),
+        training=TrainingOptions(start_from="owner/model"),
+    )
+    assert recipe.portable() == Recipe(
+        data=DataOptions(path=expected),
+        tokenizer=TokenizerOptions("tokenizer.json"),
+        training=TrainingOptions(start_from="owner/model"),
+    )
+
+
 def test_a_loss_that_is_no_bound_is_called_so(tmp_path, capsys):
     words = ["train", "corpus.txt", "--training.steps", "1", "--run.previews", "0"]
     for law, no_bound in (("subset", False), ("unweighted", True)):
@@ -272,14 +371,19 @@ def test_texts_in_the_precision_that_is_asked_for():
         model.sample(2, precision="half")
 
 
-def test_weights_in_half_of_the_space(tmp_path):
+def test_weights_in_half_of_the_space(tmp_path, capsys):
     for name, more in (("whole", []), ("half", ["--precision", "bfloat16"])):
         assert main(["export", "runs/corpus-mdlm", str(tmp_path / name), *more]) == 0
-    files = [tmp_path / name / "model.safetensors" for name in ("whole", "half")]
+    assert main(["export", str(tmp_path / "half"), str(tmp_path / "again")]) == 0
+    names = ("whole", "half", "again")
+    files = [tmp_path / name / "model.safetensors" for name in names]
+    assert files[1].read_bytes() == files.pop().read_bytes()  # half stays half
     whole, half = (file.stat().st_size for file in files)
     assert 0.45 * whole < half < 0.55 * whole
     old, new = (partita.load(tmp_path / name).method.state_dict() for name in ("whole", "half"))
     assert all(torch.equal(new[name], old[name].bfloat16().float()) for name in old)
+    said = [line.split(", ")[-1] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["weights in float32", "weights in bfloat16", "weights in bfloat16"]
 
 
 def test_a_printed_recipe_can_be_read_again(here, capsys):

@@ -39,6 +39,10 @@ LONGER = (
 NO_MODEL = (
     "this installation comes without a model; name one: a run folder, an exported model or a hub id"
 )
+KNOWN = (
+    "name a run folder, a model folder or a hub id, or default for the model that this "
+    "installation comes with"
+)
 NO_DECODER = "but only a partition network has a decoder; leave it out, or use pgm"
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
 PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
@@ -312,7 +316,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "score": {
         "": "model, texts: must be given; partita score --help",
-        "mdlm": "texts: there are none; give some, or --file",
+        "mdlm": "texts: there are none; give some after the model (partita score default 'a text'",
         "default a": f"model: {NO_MODEL}",
         "mdlm ''": "texts: one of them is empty; leave it out",
         "mdlm a '' b": "texts: one of them is empty; leave it out",
@@ -337,7 +341,7 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm a --device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
         "flex 'longer than eight'": "texts: has 17 tokens, more than the model's 8; shorten it: p",
         "flex --file notes.txt": "--file: text 1: has 31 tokens, more than the model's 8; short",
-        "flex": "texts: there are none; give some, or --file",
+        "flex": "texts: there are none; give some after the model",
     },
     "eval": {
         "ar notes.txt --profile p.png": "--profile: there is none of AR; it is for mdlm, mdlm-com",
@@ -554,7 +558,7 @@ TABLE: dict[str, dict[str, str]] = {
     "info": {
         "": "model: must be given; partita info --help",
         "default": f"model: {NO_MODEL}",
-        "nowhere": "model: nowhere does not exist",
+        "nowhere": "model: nowhere does not exist; name a run folder, a model folder or a hub id\n",
         "hollow": "model: hollow holds neither a model",
         "notes.txt": "model: notes.txt is no folder of safetensors and JSON; pickled",
         "weights.pt": "model: weights.pt is no folder of safetensors and JSON; pickled",
@@ -882,7 +886,10 @@ def test_bad_input_is_one_message_and_changes_nothing(words, message, here, caps
         ("infill nowhere 'a ____'", "model: nowhere does not exist"),
         ("infill 'a ____' --hide right", "--hide: is for images, and this is a model of text"),
         ("infill 5 --hide right", "--hide: is for images, and this is a model of text"),
-        ("score default", "texts: there are none; give some, or --file"),
+        ("score default", "texts: there are none; give some after the model"),
+        ("score 'a text' 'and another'", f"model: a text does not exist; {KNOWN}"),
+        (f"score {'word' * 99} another", f"model: {'word' * 99} cannot be read: File name too lo"),
+        ("info nowhere", f"model: nowhere does not exist; {KNOWN}"),
         ("eval default nowhere.txt", "file: nowhere.txt does not exist; check the name"),
         ("eval mdlm --judge default", "--judge: default is no autoregressive model; train one"),
         ("accuracy hollow notes.txt --task infill", "model: hollow holds neither a model"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +23,27 @@ def environment(device: torch.device) -> dict[str, str]:
     }
     commit = _commit()
     return facts | ({} if commit is None else {"commit": commit})
+
+
+def portable(provenance: dict[str, Any]) -> dict[str, Any]:
+    """The history of a model without folders of one machine: models that it started from by name.
+
+    Files are read by strangers, and written by them too: any value may be something else.
+    """
+    origin = provenance.get("started_from")
+    if not isinstance(origin, dict):
+        return provenance
+    place = origin.get("path")
+    named = {"path": without_root(place)} if isinstance(place, str) else {}
+    return provenance | {"started_from": portable(origin) | named}
+
+
+def without_root(place: str) -> str:
+    """A path that begins at the root of a machine by its last name alone.
+
+    Others stay as they are: they tell of no machine, and may be names on the hub.
+    """
+    return Path(place).name if Path(place).is_absolute() else place
 
 
 def _processor() -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from partita.data.hugging_face import PREFIX
 from partita.data.options import DataOptions, TokenizerOptions
 from partita.distillation.options import DistillationOptions
 from partita.errors import InputError, require
@@ -26,6 +27,7 @@ from partita.methods import METHODS
 from partita.methods.base import is_flexible
 from partita.methods.options import MethodOptions
 from partita.networks.options import TransformerOptions
+from partita.provenance import without_root
 from partita.samplers.options import SamplingOptions
 from partita.training.options import DEFAULT_STEPS, RunOptions, TrainingOptions
 
@@ -74,6 +76,20 @@ class Recipe:
         if training.steps is None and training.seconds is None:
             training = dataclasses.replace(training, steps=DEFAULT_STEPS)
         return dataclasses.replace(self, data=data, training=training)
+
+    def portable(self) -> Recipe:
+        """The recipe without folders of one machine: what it was made of is told by name."""
+        path, start = self.data.path, self.training.start_from
+        hosted = path.startswith(PREFIX)
+        name = PREFIX + without_root(path.removeprefix(PREFIX)) if hosted else Path(path).name
+        return dataclasses.replace(
+            self,
+            data=dataclasses.replace(self.data, path=name, cache=DataOptions().cache),
+            tokenizer=dataclasses.replace(self.tokenizer, name=without_root(self.tokenizer.name)),
+            training=dataclasses.replace(
+                self.training, start_from=None if start is None else without_root(start)
+            ),
+        )
 
     def check_data(self) -> None:
         """Refuse a text or a set of images that is not there."""

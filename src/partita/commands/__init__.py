@@ -6,6 +6,7 @@ import difflib
 import errno
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,10 +55,25 @@ _TOO_LARGE = ("allocate memory", "out of memory", "size calculation overflowed")
 
 
 def program() -> str:
-    """How this command line is called: `partita`, or the file that adds a method to it."""
+    """How this command line is called: `partita`, or the file that adds a method to it.
+
+    Where no `partita` is on the path, it is the file that was called, such as `.venv/bin/partita`.
+    """
     script = Path(sys.argv[0])
-    ours = script.name in ("partita", "__main__.py") or script.suffix != ".py"
-    return "partita" if ours else f"python {script}"
+    if script.suffix == ".py" and script.name != "__main__.py":
+        return f"python {script}"
+    if shutil.which("partita") is None:
+        if script.name == "partita":
+            return str(_near(script))
+        if script == Path(__file__).parents[1] / "__main__.py":
+            return f"{_near(Path(sys.executable))} -m partita"
+    return "partita"
+
+
+def _near(path: Path) -> Path:
+    """A path as it is seen from the working folder, if it lies in there."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def overview() -> str:
@@ -73,7 +89,7 @@ def overview() -> str:
             "verbs:",
             *lines,
             "",
-            "partita VERB --help explains a verb; partita --version prints the version.",
+            f"{program()} VERB --help explains a verb; {program()} --version prints the version.",
         ]
     )
 
@@ -98,9 +114,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = f"did you mean {near[0]}? " if near else ""
             known = f"{hint}known: {', '.join(VERBS)}"
             raise InputError("verb", f"unknown name {words[0]!r}", known)
-        # Before torch is loaded: threads that wait shall sleep, not spin. On a machine that does
-        # something else besides, spinning costs an order of magnitude.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         code: int = module_of(words[0]).run(words[1:]) or 0
     except InputError as error:
         # Of many processes, which find the same fault, one speaks.

@@ -91,10 +91,9 @@ def show_shipped(console: Console, chosen: Options) -> None:
     model = load(default_model(), device="cpu")
     method, tokenizer = model.method, model.tokenizer
     prompt = blanks(tokenizer, chosen.infill or EXAMPLE, chosen.blank_tokens, model.length)
-    parameters = sum(p.numel() for p in method.parameters())
     console.print(
         f"The model that comes with this installation: [bold]{model.recipe.method.name}[/], "
-        f"{parameters / 1e6:.1f} M parameters.\n"
+        f"{model.parameter_count / 1e6:.1f} M parameters.\n"
     )
     length = min(SAMPLE_LENGTH, model.length)
     console.print(f"[bold]Texts[/] of {length} tokens, in {STEPS} steps:")
@@ -103,7 +102,9 @@ def show_shipped(console: Console, chosen: Options) -> None:
     fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
     console.print()
     go_on(console, method, tokenizer, model.length, chosen.seed)  # type: ignore[arg-type]
-    console.print(f"Try: {program()} sample, or {program()} infill 'A text with a ____.'")
+    console.print(
+        f"Try: {program()} sample, or {program()} infill 'A text with a ____.'", soft_wrap=True
+    )
 
 
 def show_trained(console: Console, chosen: Options) -> None:
@@ -157,7 +158,7 @@ def go_on(console: Console, method: Model, tokenizer: Tokenizer, most: int, seed
     known = len(tokenizer.encode(OPENING))
     length = min(known + FILM_LENGTH, most)
     console.print(
-        f"[bold]Writing[/] {length - known} tokens after [italic]{OPENING}[/], one at a time, "
+        f'[bold]Writing[/] {length - known} tokens after "[italic]{OPENING}[/]", one at a time, '
         "in an order that chance and the model choose:"
     )
     with animated(console, tokenizer) as show:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,7 @@ from partita.evaluation.quality import WordList
 from partita.evaluation.texts import corpus_rows, whole_rows
 from partita.files import parents_made
 from partita.hub.text_model import TextModel
-from partita.methods import AR
+from partita.samplers import Step
 
 if TYPE_CHECKING:
     from partita.commands.eval import Options
@@ -109,7 +110,7 @@ def _likelihood(model: TextModel, text: _Text, chosen: Options, bar: Progress) -
     return {
         "file": chosen.file,
         **({} if text.label is None else {"given_the_class": True}),
-        "exact": isinstance(model.method, AR),
+        "exact": model.exact,
         "tokens": bound.tokens,
         "characters": text.characters,
         "bytes": text.bytes,
@@ -155,11 +156,21 @@ def _samples(
 ) -> dict[str, Any]:
     """Texts of the model's own sampling section, and what can be said of them."""
     task = bar.add_task("samples", total=chosen.samples)
+    if not (bar.console.is_terminal or chosen.json):  # where there is no bar
+        bar.console.print(f"Writing {chosen.samples} texts")
 
     def write(count: int, first: int) -> list[str]:
-        return model.sample(count, seed=chosen.seed, first=first, **chosen.drawing())
+        def show(step: Step) -> None:  # the texts of a batch grow together, for half a minute
+            share = (step.index + 1) / (step.total or math.inf)
+            bar.update(task, completed=first + count * share)
 
-    texts = written(chosen.samples, write, lambda count: bar.advance(task, count))
+        callback = None if bar.disable else show  # which costs a copy of the texts at each step
+        place: dict[str, Any] = {"seed": chosen.seed, "first": first, "callback": callback}
+        texts = model.sample(count, **place, **chosen.drawing())
+        bar.update(task, completed=first + count)
+        return texts
+
+    texts = written(chosen.samples, write)
     cut = not model.flexible  # windows of a long text begin and end anywhere
     return described(texts, model.tokenizer, words, examiner, cut_ends=cut)
 

@@ -15,6 +15,8 @@ from rich.console import Console
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.errors import InputError, require
 from partita.files import check_folder
+from partita.hub import format
+from partita.hub.find import find
 from partita.hub.trained import TrainedModel, load
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -27,8 +29,8 @@ class Options:
     model: str
     out: str
     precision: str | None = None
-    """Round the weights to bfloat16, which halves the file, or float32; as they are unless given.
-    (What is computed with them is float32 in either case.)"""
+    """Round the weights to bfloat16, which halves the file, or float32; as they are stored unless
+    given. (What is computed with them is float32 in either case.)"""
     push: str | None = None
     """Upload to the Hugging Face hub under this id, such as name/model."""
     private: bool = False
@@ -53,7 +55,9 @@ def options(words: Sequence[str]) -> Options:
     parser = make_parser(
         "export",
         "Write a model as a folder of safetensors and JSON with a model card, without the state\n"
-        "that only training needs. partita.load reads it, from disk or from the hub.",
+        "that only training needs and without folders of this machine: the training text is told\n"
+        "by its name. A licence and a language that the card of an exported model states are\n"
+        "kept. partita.load reads it, from disk or from the hub.",
         [
             "partita export runs/notes-mdlm notes-model",
             "partita export runs/notes-mdlm notes-model --precision bfloat16",
@@ -70,12 +74,15 @@ def run(words: Sequence[str]) -> None:
     out = Path(chosen.out)
     require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
     check_folder(out.parent, "out")
-    model = load(chosen.model, device="cpu")
-    if chosen.precision is not None:
-        model.method.to(PRECISIONS[chosen.precision])
+    folder = find(chosen.model)
+    model = load(folder, device="cpu")
+    stored = format.precision(folder / format.WEIGHTS)  # half of what is computed with, perhaps
+    precision = stored if chosen.precision is None else PRECISIONS[chosen.precision]
+    model.method.to(precision)
     model.save(out)
     console = Console(highlight=False)
-    console.print(f"Exported to {out}", soft_wrap=True)
+    shown = str(precision).removeprefix("torch.")
+    console.print(f"Exported to {out}, weights in {shown}", soft_wrap=True)
     if chosen.push is not None:
         url = _push(model, chosen.push, chosen.private, out)
         console.print(f"Uploaded: {url}", soft_wrap=True)

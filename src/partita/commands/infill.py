@@ -108,7 +108,6 @@ def run(words: Sequence[str]) -> None:
         for name in ("hide", "out"):
             problem = "is for images, and this is a model of text"
             require(getattr(chosen, name) is None, name, problem, "leave it out")
-        shown = chosen.show and not chosen.json  # the first text is on the screen already
         with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
             texts = model.infill(
                 chosen.text,
@@ -119,7 +118,7 @@ def run(words: Sequence[str]) -> None:
                 **({} if chosen.length is None else {"length": chosen.length}),
                 **chosen.given(),
             )
-    print_texts(console, texts[1:] if shown else texts, chosen.json)
+    print_texts(console, texts, chosen.json, shown=chosen.show)
 
 
 def _draw(model: ImageModel, chosen: Options, console: Console) -> None:

@@ -29,7 +29,7 @@ Identified = tuple[TextModel, dict[str, str]]
 def written(
     total: int,
     write: Callable[[int, int], list[str]],
-    advance: Callable[[int], object],
+    advance: Callable[[int], object] = lambda _: None,
     batch: int = BATCH,
 ) -> list[str]:
     """So many texts, some at a time: `write` is told how many, and the number of the first."""

@@ -154,7 +154,6 @@ def run(words: Sequence[str]) -> None:
         for name in ("out", "gif"):
             problem = "is for images, and this is a model of text"
             require(getattr(chosen, name) is None, name, problem, "leave it out")
-        shown = chosen.show and not chosen.json  # the first text is on the screen already
         with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
             texts = model.sample(
                 chosen.count,
@@ -163,7 +162,7 @@ def run(words: Sequence[str]) -> None:
                 callback=callback,
                 **chosen.given(),
             )
-    print_texts(console, texts[1:] if shown else texts, chosen.json)
+    print_texts(console, texts, chosen.json, shown=chosen.show)
 
 
 def _draw(model: ImageModel, chosen: Options, console: Console) -> None:
@@ -176,12 +175,16 @@ def _draw(model: ImageModel, chosen: Options, console: Console) -> None:
     report(console, facts, chosen.json)
 
 
-def print_texts(console: Console, texts: list[str], as_json: bool) -> None:
-    """Texts, apart by a rule if there are several; or as JSON."""
+def print_texts(console: Console, texts: list[str], as_json: bool, *, shown: bool = False) -> None:
+    """Texts, apart by a rule if there are several; or as JSON.
+
+    If the first was `shown` as it was written, it is on the screen already.
+    """
     if as_json:
         print(json.dumps({"texts": texts}, ensure_ascii=False))
         return
     for number, text in enumerate(texts):
         if number:
             console.rule(style="dim")
-        console.print(printable(text), markup=False, soft_wrap=True)
+        if number or not shown:
+            console.print(printable(text), markup=False, soft_wrap=True)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +16,7 @@ from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, 
 from partita.data.blanks import require_text
 from partita.data.reading import reading
 from partita.errors import InputError, naming, require, require_int, require_seed
+from partita.hub.default import NAME
 from partita.hub.text_model import Score, TextModel, load
 
 SHOWN = 48  # characters of a text in the table
@@ -60,8 +60,9 @@ def options(words: Sequence[str]) -> Options:
         "score",
         "The bound of texts under a model: at most so many bits does the model need for them.\n"
         "For an autoregressive model the number is exact. Texts are arguments, or the lines of a\n"
-        "file (- for standard input). An empty text has bits under a model that decides where\n"
-        "texts end (flexmdm), though none per character or token.",
+        "file (- for standard input); one that is longer than the model is cut into windows, each\n"
+        "scored without what stands before it. An empty text has bits under a model that decides\n"
+        "where texts end (flexmdm), though none per character or token.",
         [
             "partita score default 'a likely text' 'xq zzv'",
             "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
@@ -76,28 +77,27 @@ def run(words: Sequence[str]) -> None:
     """Load, score, print."""
     chosen = options(words)
     texts = chosen.texts if chosen.file is None else read_lines(chosen.file)
-    require(bool(texts), "texts", "there are none", "give some, or --file")
+    remedy = f"give some after the model (partita score {NAME} 'a text'), or --file"
+    require(bool(texts), "texts", "there are none", remedy)
     source = "texts" if chosen.file is None else "--file"
     with naming(flags_of(Options, "model", "texts") | {"text": source}):
         model = load(chosen.model, device=chosen.device)
         full = model.flexible or all(texts)
         require(full, "texts", "one of them is empty", "leave it out")
-        told = {"label": chosen.label, "replicates": chosen.replicates, "seed": chosen.seed}
-        scores = [
-            _scored(model, text, f"text {number}: " if len(texts) > 1 else "", **told)
-            for number, text in enumerate(texts, 1)
-        ]
+        scores = model.score(
+            texts, label=chosen.label, replicates=chosen.replicates, seed=chosen.seed
+        )
     if chosen.json:
-        print(json.dumps([as_json(*pair) for pair in zip(texts, scores, strict=True)]))
+        print(json.dumps([as_json(model, *pair) for pair in zip(texts, scores, strict=True)]))
         return
-    Console(highlight=False).print(table(texts, scores))
-
-
-def _scored(model: TextModel, text: str, which: str, **told: Any) -> Score:
-    try:
-        return model.score(text, **told)
-    except InputError as error:  # of many texts, say which
-        raise InputError(error.argument, f"{which}{error.problem}", error.remedy) from error
+    console = Console(highlight=False)
+    console.print(table(texts, scores, exact=model.exact))
+    if any(windows_of(model, score) > 1 for score in scores):
+        console.print(
+            f"A text of more than {model.length} tokens is cut into windows of so many, each "
+            "scored without what stands before it.",
+            soft_wrap=True,
+        )
 
 
 def read_lines(name: str) -> list[str]:
@@ -117,7 +117,12 @@ def read_lines(name: str) -> list[str]:
     return lines
 
 
-def as_json(text: str, score: Score) -> dict[str, object]:
+def windows_of(model: TextModel, score: Score) -> int:
+    """How many windows a text was scored in."""
+    return max(math.ceil(score.bound.tokens / model.length), 1)
+
+
+def as_json(model: TextModel, text: str, score: Score) -> dict[str, object]:
     """One score for machines; null is what an empty text does not have."""
     bound = score.bound
     numbers = {
@@ -129,12 +134,20 @@ def as_json(text: str, score: Score) -> dict[str, object]:
         "perplexity_error": bound.perplexity_error,
     }
     given = {name: None if math.isnan(value) else value for name, value in numbers.items()}
-    return {"text": text, "tokens": bound.tokens, "characters": score.characters, **given}
+    return {
+        "text": text,
+        "exact": model.exact,
+        "windows": windows_of(model, score),
+        "tokens": bound.tokens,
+        "characters": score.characters,
+        **given,
+    }
 
 
-def table(texts: list[str], scores: list[Score]) -> Table:
+def table(texts: list[str], scores: list[Score], *, exact: bool) -> Table:
     """Scores for people."""
-    result = Table("text", "bits", "bits per character", "perplexity per token")
+    bits = f"bits ({'exact' if exact else 'at most'})"
+    result = Table("text", bits, "bits per character", "perplexity per token")
     for text, score in zip(texts, scores, strict=True):
         bound = score.bound
         shown = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

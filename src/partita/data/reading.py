@@ -21,7 +21,7 @@ class DamagedError(Exception):
 
 
 @contextmanager
-def reading(path: Path, argument: str = "path") -> Iterator[None]:
+def reading(path: Path, argument: str = "path", remedy: str = "") -> Iterator[None]:
     """What can go wrong with a file, as an error that names it."""
     try:
         yield
@@ -29,7 +29,8 @@ def reading(path: Path, argument: str = "path") -> Iterator[None]:
         problem = f"{path} is damaged or not what its name says: {error}"
         raise InputError(argument, problem) from error
     except OSError as error:
-        raise InputError(argument, f"{path} cannot be read: {error.strerror or error}") from error
+        problem = f"{path} cannot be read: {error.strerror or error}"
+        raise InputError(argument, problem, remedy) from error
 
 
 def files_under(folder: Path) -> list[Path]:

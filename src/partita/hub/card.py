@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+from huggingface_hub import metadata_load
+
+from partita.hub.format import CARD
 from partita.methods import METHODS
 from partita.networks.options import decoder_sizes
 from partita.recipe import Recipe
@@ -19,12 +24,42 @@ _TAGS = {
 _INFILL = '\nprint(model.infill("The capital of ____ is Paris."))'
 _FLEXIBLE = '\nprint(model.infill("The capital of ____ is Paris.", flexible=True))'
 _SHOWN = {"causal": "", "flexible": _FLEXIBLE}
+_TERMS = ("language", "license", "license_name", "license_link")
+_LARGEST = 1 << 24  # bytes of a card that anybody would read
+
+Terms = dict[str, str | list[str]]
+
+
+def terms_of(folder: Path) -> Terms:
+    """The language and the licence that the card of a model's folder states, as the hub has them.
+
+    People write in cards, which therefore have no checksum: one that cannot be read states nothing.
+    """
+    path = folder / CARD
+    try:
+        readable = path.is_file() and path.stat().st_size <= _LARGEST
+        stated = metadata_load(path) if readable else None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        stated = None
+    return {key: stated[key] for key in _TERMS if stated and _words(stated.get(key))}
+
+
+def _words(value: object) -> bool:
+    """Whether a value is a text, or a list of texts."""
+    texts = value if isinstance(value, list) else [value]
+    return bool(texts) and all(isinstance(text, str) for text in texts)
 
 
 def model_card(
-    recipe: Recipe, tokens: int, parameters: int, provenance: dict[str, Any], *, family: str
+    recipe: Recipe,
+    tokens: int,
+    parameters: int,
+    provenance: dict[str, Any],
+    *,
+    family: str,
+    terms: Terms,
 ) -> str:
-    """README.md of an exported model."""
+    """README.md of an exported model; `terms` are its language and its licence, where known."""
     network = recipe.network
     facts = {
         "method": recipe.method.name,
@@ -43,9 +78,10 @@ def model_card(
     about = getattr(METHODS[recipe.method.name], "about", None)
     facts |= {"paper": about.paper} if about else {}
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())
+    stated = yaml.safe_dump(terms, sort_keys=False, allow_unicode=True) if terms else ""
     return f"""---
 library_name: partita
-tags:
+{stated}tags:
 - {_TAGS.get(family, family)}
 - {recipe.method.name}
 ---

@@ -149,9 +149,7 @@ def _refuse_files(folder: Path) -> None:
             "pickled weights are never read: they can run code; "
             "partita import makes a model of published ones",
         )
-    raise InputError(
-        "model", f"{folder} does not exist", "name a run folder, a model folder or a hub id"
-    )
+    raise InputError("model", f"{folder} does not exist", "check the name")
 
 
 def _check_version(path: Path, version: object) -> None:
@@ -198,6 +196,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return safetensors.torch.load_file(path)
     except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
         raise InputError("model", f"{path} is damaged: {error}") from error
+
+
+def precision(path: Path) -> torch.dtype:
+    """The type that the numbers of a model's weights are stored in: all of them have the same."""
+    return next(iter(read_tensors(path).values())).dtype
 
 
 def check_tensors(

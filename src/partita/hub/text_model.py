@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from partita.errors import InputError, require
 from partita.evaluation.likelihood import Estimate, nelbo, replicate_nats, standard_error
 from partita.evaluation.texts import windows
 from partita.hub.trained import TrainedModel
+from partita.methods import AR
 from partita.methods.base import is_flexible
 
 _VISITS = 16  # of each replicate, to a text that is scored as a whole
@@ -99,14 +102,38 @@ class TextModel(TrainedModel):
         chosen = self.drawing(options) | {"label": self.label_number(label)}
         return self.decode(self.drawn(count, prompt=prompt.to(self.device), **chosen))
 
+    @overload
     def score(
         self, text: str, *, label: str | int | None = None, replicates: int = 8, seed: int = 0
-    ) -> Score:
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self, text: list[str], *, label: str | int | None = None, replicates: int = 8, seed: int = 0
+    ) -> list[Score]: ...
+
+    def score(
+        self,
+        text: str | list[str],
+        *,
+        label: str | int | None = None,
+        replicates: int = 8,
+        seed: int = 0,
+    ) -> Score | list[Score]:
         """How many bits the model needs for a text, at most: its bound, with standard error.
 
-        A text longer than the model is scored in consecutive windows; but a model of flexible
-        length, for which each window would be a text with an end, takes none that is longer.
+        Of several texts it is a list of scores, each as if its text were the only one. A text
+        longer than the model is scored in consecutive windows; but a model of flexible length, for
+        which each window would be a text with an end, takes none that is longer.
         """
+        if isinstance(text, list):
+            scores = []
+            for place, one in enumerate(text, 1):
+                with _numbered(place, len(text)):
+                    scores.append(self.score(one, label=label, replicates=replicates, seed=seed))
+            return scores
+        problem = f"must be a text or a list of texts, got {type(text).__name__}"
+        require(isinstance(text, str), "text", problem)
         ids, number = self.tokenizer.encode(text), self.label_number(label)
         if self.flexible:
             return self._score_whole(text, ids, number, replicates, seed)
@@ -147,9 +174,24 @@ class TextModel(TrainedModel):
         return [self.tokenizer.decode(row) for row in tokens.tolist()]
 
     @property
+    def exact(self) -> bool:
+        """Whether the model's bits are those that it needs, and not a bound of them."""
+        return isinstance(self.method, AR)
+
+    @property
     def flexible(self) -> bool:
         """Whether the model decides how long texts are."""
         return is_flexible(self.method)
+
+
+@contextmanager
+def _numbered(place: int, count: int) -> Iterator[None]:
+    """An error about one of several texts says which."""
+    try:
+        yield
+    except InputError as error:
+        which = f"text {place}: " if count > 1 else ""
+        raise InputError(error.argument, f"{which}{error.problem}", error.remedy) from error
 
 
 def load(

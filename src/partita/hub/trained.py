@@ -14,10 +14,11 @@ from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.kinds import AnyTokenizer
 from partita.errors import InputError, require
 from partita.hub import format
-from partita.hub.card import model_card
+from partita.hub.card import Terms, model_card, terms_of
 from partita.hub.default import default_model
 from partita.hub.find import find
 from partita.hub.parts import config, read, tokenizer_files
+from partita.provenance import portable
 from partita.recipe import Recipe
 from partita.samplers import sample
 from partita.training.distribution import choose_device
@@ -38,9 +39,19 @@ class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusio
         tokenizer: AnyTokenizer,
         recipe: Recipe,
         provenance: dict[str, Any] | None = None,
+        terms: Terms | None = None,
     ) -> None:
         self.method, self.tokenizer, self.recipe = method.eval(), tokenizer, recipe
-        self.provenance = provenance or {}
+        self.provenance, self.terms = provenance or {}, terms or {}
+
+    def __repr__(self) -> str:
+        parts = (
+            self.recipe.method.name,
+            f"{self.parameter_count:,} parameters",
+            f"{self.tokenizer.vocab_size:,} tokens",
+            f"length {self.length}",
+        )
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     @property
     def classes(self) -> list[str]:
@@ -67,6 +78,11 @@ class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusio
     def length(self) -> int:
         """The longest sequence, in tokens."""
         return int(self.method.length)  # type: ignore[arg-type]
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers the network has learned."""
+        return sum(parameter.numel() for parameter in self.method.parameters())
 
     @property
     def device(self) -> torch.device:
@@ -100,22 +116,29 @@ class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusio
     # Files ---------------------------------------------------------------------------------------
 
     def contents(self) -> dict[str, Any]:
-        """The files of a saved model."""
+        """The files of a saved model, which name no folders of the machine that trained it."""
         weights = {
             name: tensor.detach().cpu().contiguous()
             for name, tensor in self.method.state_dict().items()
         }
         return {
-            format.CONFIG: config(self.recipe, self.tokenizer, self.provenance),
+            format.CONFIG: config(
+                self.recipe.portable(), self.tokenizer, portable(self.provenance)
+            ),
             **tokenizer_files(self.tokenizer),
             format.WEIGHTS: weights,
         }
 
     def card(self) -> str:
         """The model card."""
-        parameters = sum(p.numel() for p in self.method.parameters())
-        tokens, family = self.tokenizer.vocab_size, str(self.method.family)
-        return model_card(self.recipe, tokens, parameters, self.provenance, family=family)
+        return model_card(
+            self.recipe,
+            self.tokenizer.vocab_size,
+            self.parameter_count,
+            self.provenance,
+            family=str(self.method.family),
+            terms=self.terms,
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that `partita.load` and the hub understand, complete or not at all."""
@@ -160,9 +183,9 @@ def assembled(folder: Path, device: torch.device) -> TrainedModel:
     from partita.hub.image_model import ImageModel
     from partita.hub.text_model import TextModel
 
-    parts = read(folder)
+    parts, terms = read(folder), terms_of(folder)
     kind = ImageModel if isinstance(parts.tokenizer, ImageTokenizer) else TextModel
-    return kind(parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance)
+    return kind(parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance, terms)
 
 
 def load(
