@@ -22,7 +22,6 @@ from partita.evaluation.questions import Choices, Questions, choices, last_words
 from partita.evaluation.tasks import blank_results, choice_results
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.text_model import TextModel
-from partita.methods import AR
 from partita.provenance import environment
 
 TASKS = ("last-word", "choices", "infill")
@@ -115,7 +114,7 @@ def run(words: Sequence[str]) -> None:
         "task": chosen.task,
         "file": chosen.file,
         "length": length,
-        "exact": isinstance(model.method, AR),
+        "exact": model.exact,
         **found,
     }
     # Printed first: a disk that is full must not cost the results.
@@ -156,7 +155,7 @@ def _answers(
         results = choice_results(answers, questions)
     else:
         results = blank_results(answers, blanks)
-    both = chosen.task == "infill" and not isinstance(model.method, AR)
+    both = chosen.task == "infill" and not model.exact
     return {
         "cut": questions.cut,
         "left_out": questions.left_out,
