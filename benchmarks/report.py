@@ -136,7 +136,10 @@ def equally_good() -> list[dict[str, Any]]:
         "gpu": [alone("wiki8-speed-gpu", method) for method in ("pgm", "mdlm")],
         "cpu": [alone("wiki8-speed-cpu", method) for method in ("pgm", "mdlm")],
     }
-    speeds = {name: {e.steps: e.times for e in equal_quality(*c)} for name, c in curves.items()}
+    speeds = {
+        name: {e.steps: None if e.better else e.times for e in equal_quality(*c)}
+        for name, c in curves.items()
+    }
     return [
         {"steps": r.steps, "judge_bits": r.judge_bits}
         | {name: times.get(r.steps) for name, times in speeds.items()}

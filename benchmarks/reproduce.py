@@ -1,10 +1,11 @@
-"""Train and measure again what docs/results.md says of trained models, part by part.
+"""Train and measure models of docs/results.md, part by part.
 
     python benchmarks/reproduce.py wiki8 --data texts
-    python benchmarks/reproduce.py cifar10 mnist --data texts
+    python benchmarks/reproduce.py digits
 
-Runs live in runs/, figures go to benchmarks/results/, and `make results` makes the page of them.
-A part that was stopped goes on where it was. In --data are, compressed or not:
+Runs live in runs/. Figures go to benchmarks/results/, in place of those that are there, and
+`make results` makes the page of them. A part that was stopped goes on where it was. In --data are,
+compressed or not (wiki8-speed and digits need none of it):
 
     wiki8-train.txt, wiki8-valid.txt, wiki8-test.txt     characters of Wikipedia, as text8 has them
     wiki-train.txt, wiki-valid.txt, wiki-test.txt        its articles as they are
@@ -195,7 +196,7 @@ class Reproduction:
         place = place or self.data
         found = sorted(place.glob(f"{name}*"))
         if not found:
-            raise SystemExit(f"{place}: there is no {name} in it, and none that is compressed")
+            raise SystemExit(f"--data: there is no {name} in {place}, compressed or not")
         return found[0]
 
     def _example(self, name: str, *words: str | Path | int) -> None:
@@ -219,7 +220,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="+", choices=PARTS, metavar="part", help=", ".join(PARTS))
-    parser.add_argument("--data", type=Path, required=True, help="the folder of texts and images")
+    parser.add_argument("--data", type=Path, default=Path(), help="folder of texts and images")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs live")
     parser.add_argument("--samples", type=int, default=256, help="texts for each figure")
     parser.add_argument("--images", type=int, default=2000, help="images for each figure")

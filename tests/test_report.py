@@ -124,7 +124,7 @@ def test_a_part_of_the_page_is_made_again(program, wiki8, tmp_path):
     program("reproduce").main([*words.split(), *flags, "--run.device", "cpu"])
     found = json.loads((tmp_path / "out" / "wiki8-long.json").read_text())
     assert found["training"]["steps"] == 3
-    with pytest.raises(SystemExit, match=r"there is no cifar10.tar in it"):
+    with pytest.raises(SystemExit, match=r"--data: there is no cifar10.tar in"):
         program("reproduce").main(["cifar10", "--data", str(tmp_path)])
 
 

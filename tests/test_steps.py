@@ -71,4 +71,14 @@ def test_speeds_at_equal_quality():
     assert [e.times for e in found] == pytest.approx([1, 1, 1])
     twice = [Quality(**{**vars(r), "tokens_per_second": 2 * r.tokens_per_second}) for r in quick]
     assert [e.times for e in equal_quality(twice, slow)] == pytest.approx([2, 2, 2])
-    assert [e.steps for e in equal_quality(quick[:2], slow)] == [4, 8]
+    for e in found:  # half an error more or less than was measured, in the logarithm of time
+        inside = [side for side in (e.low, e.high) if side is not None]
+        assert all(side == pytest.approx(1, rel=0.7) for side in inside)
+    assert found[1].low < found[1].times < found[1].high
+    assert [e.times is None for e in equal_quality(quick[:2], slow)] == [False, False, True]
+    best = curve("best", [(2, 2.0, 1.0), (4, 1.9, 2.0)])
+    assert [(e.times, e.better) for e in equal_quality(best, slow)] == [
+        (4.0, True),
+        (8.0, True),
+        (16.0, True),
+    ]

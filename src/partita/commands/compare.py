@@ -39,6 +39,7 @@ from partita.evaluation.steps import (
     revealed,
 )
 from partita.files import check_file, parents_made, write_whole
+from partita.hub.parts import tokenizer_files
 from partita.hub.text_model import TextModel
 from partita.provenance import environment
 from partita.samplers.base import SPEEDS
@@ -116,7 +117,7 @@ def options(words: Sequence[str]) -> Options:
         "repeat themselves too: read them beside the entropy of the texts' own tokens.\n\n"
         "tokens/s are those of the median batch: the first one may compile or capture its steps.\n"
         "With several models, the others' speed at the first one's quality is told below: bits\n"
-        "between two numbers of steps are interpolated, so give several numbers.",
+        "between two numbers of steps are interpolated, so give several numbers, and many texts.",
         [
             "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
             "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
@@ -155,6 +156,11 @@ def run(words: Sequence[str]) -> None:
             how |= {} if schedule is None else {"schedule": schedule}
             rows.append(_quality(called, models[name][0], examiner, how, chosen, bar))
     beside = _beside_the_first(rows)
+    tokenizers = [model.tokenizer for model, _ in models.values()]
+    if len({(each.vocab_size, repr(tokenizer_files(each))) for each in tokenizers}) > 1:
+        console.print(
+            "The models have different tokenizers: their entropies and tokens/s cannot be compared."
+        )
     results = {
         "environment": environment(next(iter(models.values()))[0].device),
         "models": {name: identity for name, (_, identity) in models.items()},
@@ -233,10 +239,23 @@ def _beside_the_first(rows: Sequence[Quality]) -> list[EqualQuality]:
 
 def _told(found: Sequence[EqualQuality]) -> list[str]:
     """The same for people."""
-    return [
-        f"As good as {e.other} in {e.steps} steps, {e.model} is {e.times:.2f} times as fast."
-        for e in found
-    ]
+    lines = []
+    for e in found:
+        beside = f"{e.other} in {e.steps} steps"
+        if e.times is None:
+            lines.append(f"{e.model} does not get as good as {beside}.")
+        elif e.better:
+            lines.append(
+                f"{e.model} is better in its fewest steps than {beside}: at least {e.times:.2f} "
+                "times as fast."
+            )
+        else:
+            known = e.low is not None and e.high is not None
+            between = (
+                f" ({e.low:.2f} to {e.high:.2f} within the errors of the bits)" if known else ""
+            )
+            lines.append(f"As good as {beside}, {e.model} is {e.times:.2f} times as fast{between}.")
+    return lines
 
 
 def _table(rows: list[Quality]) -> Table:

@@ -103,7 +103,7 @@ def show_shipped(console: Console, chosen: Options) -> None:
     console.print()
     go_on(console, method, tokenizer, model.length, chosen.seed)  # type: ignore[arg-type]
     console.print(
-        f"Try: {program()} sample, or {program()} infill 'A text with a ____.'", soft_wrap=True
+        f"Try: {program()} sample, or {program()} infill 'A text with a __.'", soft_wrap=True
     )
 
 

@@ -19,7 +19,9 @@ from partita.errors import naming, require, require_int, require_seed
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.image_model import ImageModel
 from partita.hub.text_model import as_text
+from partita.hub.trained import TrainedModel
 from partita.provenance import environment
+from partita.samplers.front import fitting_samplers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +65,9 @@ class Options(Manner):
         require_int(self.replicates, "--replicates", 2)
         require_int(self.samples, "--samples", 0)
         require_seed(self.seed, "--seed")
-        if self.limit is not None:
-            require_int(self.limit, "--limit")
+        for name in ("limit", "steps"):
+            if getattr(self, name) is not None:
+                require_int(getattr(self, name), f"--{name}")
         require(
             self.file is not None or self.samples > 0,
             "file",
@@ -127,7 +130,8 @@ def run(words: Sequence[str]) -> None:
         "model": identity,
         "environment": environment(loaded.device),
         "seed": chosen.seed,
-        "manner": chosen.drawing(),
+        "replicates": chosen.replicates,
+        "manner": _manner(loaded, chosen) if chosen.samples else None,
     }
     bar = progress_bar(console)
     if isinstance(loaded, ImageModel):
@@ -145,6 +149,12 @@ def run(words: Sequence[str]) -> None:
         path = Path(chosen.out)
         with parents_made(path):
             write_whole(path, json.dumps(results, indent=1))
+
+
+def _manner(model: TrainedModel, chosen: Options) -> dict[str, Any]:
+    """How samples are drawn: as asked for, as the recipe says, or as the method does by itself."""
+    manner = model.drawing(chosen.drawing())
+    return manner | {"sampler": manner["sampler"] or fitting_samplers(str(model.method.family))[0]}
 
 
 def _refuse(chosen: Options, names: Sequence[str], problem: str) -> None:

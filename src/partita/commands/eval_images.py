@@ -40,11 +40,11 @@ def prepared(model: ImageModel, chosen: Options) -> Callable[[Progress], dict[st
 
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
+        # Before the likelihood, which may take long: a sampler may refuse what it is asked for.
+        samples = _samples(model, train, test, name, chosen, bar) if chosen.samples else None
         if chosen.file is not None:
             results["likelihood"] = _likelihood(model, train, test, name, chosen, bar)
-        if chosen.samples:
-            results["samples"] = _samples(model, train, test, name, chosen, bar)
-        return results
+        return results if samples is None else results | {"samples": samples}
 
     return work
 

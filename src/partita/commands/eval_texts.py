@@ -44,14 +44,14 @@ def prepared(model: TextModel, chosen: Options) -> Callable[[Progress], dict[str
 
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
-        if corpus is not None:
-            text = _read(model, corpus, chosen)
+        text = None if corpus is None else _read(model, corpus, chosen)
+        # Before the likelihood, which may take long: a sampler may refuse what it is asked for.
+        samples = _samples(model, examiner, known, chosen, bar) if chosen.samples else None
+        if text is not None:
             results["likelihood"] = _likelihood(model, text, chosen, bar)
             if chosen.profile is not None:
                 results["profile"] = _profile(model, text, chosen, Path(chosen.profile), bar)
-        if chosen.samples:
-            results["samples"] = _samples(model, examiner, known, chosen, bar)
-        return results
+        return results if samples is None else results | {"samples": samples}
 
     return work
 

@@ -78,7 +78,8 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     texts = chosen.texts if chosen.file is None else read_lines(chosen.file)
     remedy = f"give some after the model (partita score {NAME} 'a text'), or --file"
-    require(bool(texts), "texts", "there are none", remedy)
+    problem = f"there are none beside {chosen.model!r}, which is taken for the model"
+    require(bool(texts), "texts", problem, remedy)
     source = "texts" if chosen.file is None else "--file"
     with naming(flags_of(Options, "model", "texts") | {"text": source}):
         model = load(chosen.model, device=chosen.device)

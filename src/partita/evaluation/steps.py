@@ -44,26 +44,38 @@ class EqualQuality:
     steps: int
     """Of the other."""
     judge_bits: float
-    """Of both."""
-    times: float
-    """As fast as the other."""
+    """Of the other, and of the model where it is as good."""
+    times: float | None
+    """As fast as the other; None where the model does not get as good."""
+    better: bool = False
+    """Whether the model is better in its fewest steps already: `times` is the least, then."""
+    low: float | None = None
+    """What `times` would be if the bits were better or worse by their errors, where that is
+    within what was measured."""
+    high: float | None = None
 
 
 def equal_quality(rows: Sequence[Quality], others: Sequence[Quality]) -> list[EqualQuality]:
-    """The speed of a model beside that of another at each of the other's numbers of steps.
-
-    Where the model's own bits do not reach those of the other, or are below them in its fewest
-    steps already, nothing is said.
-    """
+    """The speed of a model beside that of another at each of the other's numbers of steps."""
     found = []
+    fewest = min(rows, key=lambda row: row.steps)
+    own_error = max(row.judge_bits_error for row in rows)
     for other in others:
-        own = seconds_of_token(rows, other.judge_bits)
-        if own is not None:
-            times = 1 / (own * other.tokens_per_second)
-            found.append(
-                EqualQuality(rows[0].model, other.model, other.steps, other.judge_bits, times)
-            )
+        better = fewest.judge_bits < other.judge_bits
+        error = math.hypot(other.judge_bits_error, own_error)
+        least = fewest.tokens_per_second / other.tokens_per_second
+        times, low, high = (
+            _times(rows, other, other.judge_bits + shift) for shift in (0.0, -error, error)
+        )
+        same = fewest.model, other.model, other.steps, other.judge_bits
+        found.append(EqualQuality(*same, least if better else times, better, low, high))
     return found
+
+
+def _times(rows: Sequence[Quality], other: Quality, bits: float) -> float | None:
+    """As fast as another at its own bits, or at some that are near."""
+    own = seconds_of_token(rows, bits)
+    return None if own is None else 1 / (own * other.tokens_per_second)
 
 
 def seconds_of_token(rows: Sequence[Quality], bits: float) -> float | None:
