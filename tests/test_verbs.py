@@ -347,7 +347,7 @@ def test_an_exported_model_names_no_folders(place, capsys, tmp_path):
 )
 def test_a_portable_recipe_names_its_text_alone(path, expected):
     recipe = Recipe(
-        data=DataOptions(path=path, cache="/tmp/tokens"),
+        data=DataOptions(path=path, cache="/elsewhere/tokens"),
         tokenizer=TokenizerOptions("/home/me/tokenizer.json"),
         training=TrainingOptions(start_from="owner/model"),
     )
