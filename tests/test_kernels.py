@@ -199,6 +199,8 @@ def test_uniforms_of_addresses(name, count, monkeypatch):
     key = seed & 0xFFFFFFFF, seed >> 32
     found = uniforms_of.philox_uniforms(*places, step & 0xFFFFFFFF, word, key)
     assert torch.equal(found.cpu(), plain)
+    since = torch.tensor(step - 7, device=DEVICE)
+    assert torch.equal(uniforms_of.philox_uniforms(*places, 7, word, key, since), found)
 
 
 def test_no_uniforms():

@@ -88,7 +88,7 @@ def test_labels_are_dropped_now_and_then_alike_on_any_number_of_processes(tmp_pa
     from partita.methods import MDLM
     from partita.networks import Transformer, TransformerConfig
     from partita.randomness import Noise
-    from partita.training.engine import Objective
+    from partita.training.objective import Objective
 
     prepared = prepare(Corpus(rows, label="kind"), tmp_path / "cache")
     order = Order(Padded(prepared.train, 12), 64, 0)

@@ -69,6 +69,18 @@ def test_a_draw_has_an_address():
     assert shared == Noise.for_batch(7, 3, first=9).shared(Purpose.TIME, 2)
 
 
+def test_steps_can_be_counted_from_a_number_in_memory():
+    """What a replayed program draws at step 0 is what belongs to the step that is told there."""
+    since = torch.tensor(0)
+    counted = Noise(7, torch.arange(6), 1, since)
+    for step, told in ((0, 5), (2**32 - 1, 1), (2, 3)):
+        since.fill_(told)
+        plain = Noise(7, torch.arange(6), 1).uniform(Purpose.MASK, step + told, POSITIONS)
+        assert torch.equal(counted.uniform(Purpose.MASK, step, POSITIONS), plain)
+    plain = Noise(7, torch.arange(6), 2).shared(Purpose.TIME, 5)
+    assert torch.equal(counted.fork(2).shared(Purpose.TIME, 2), plain)  # 3 and 2
+
+
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_bad_seed(seed):
     with pytest.raises(InputError, match="seed"):

@@ -71,6 +71,10 @@ class Noise:
     seed: int
     samples: Int64[Tensor, "B"]
     stream: int = 0
+    since: Int64[Tensor, ""] | None = None
+    """A step in the device's memory that all steps are counted from; 0 unless given.
+
+    What is captured once and replayed for every step reads there which one it is."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**64, "seed", f"must lie in [0, 2^64), got {self.seed}")
@@ -127,10 +131,12 @@ class Noise:
         if positions.is_cuda and KERNELS:
             from partita.fast.kernels.uniforms import philox_uniforms
 
-            return philox_uniforms(positions, samples, step & _MASK32, purpose_and_stream, key)
+            place = positions, samples, step & _MASK32, purpose_and_stream
+            return philox_uniforms(*place, key, self.since)
+        steps = torch.full_like(positions, step)
         counter = (
             positions & _MASK32,
-            torch.full_like(positions, step & _MASK32),
+            (steps if self.since is None else steps + self.since) & _MASK32,
             samples & _MASK32,
             torch.full_like(positions, purpose_and_stream),
         )

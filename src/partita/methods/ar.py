@@ -18,10 +18,10 @@ from partita.fast import has_plain_softmax, plain_softmax
 from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.mdlm import subs
 from partita.networks.attention import KeyValueCache
-from partita.networks.base import Queries
 from partita.networks.causal import CausalTransformer
 from partita.networks.layouts import DENSE, Layout, Segments
 from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.packing import places_of
 from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy
 from partita.randomness import Noise
 
@@ -73,6 +73,10 @@ class AR(nn.Module):
         """log p(next token): never the start token."""
         return subs(logits, self.start_id)
 
+    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002
+        """Whether a loss waits for the GPU: every token is predicted, so nothing is to be found."""
+        return False
+
     def new_caches(self, batch: int) -> list[KeyValueCache]:
         """Memory for `batch` sequences that are written from left to right."""
         return self.network.new_caches(batch)
@@ -114,11 +118,11 @@ class AR(nn.Module):
         Under a `Segments` layout, x_<l are the earlier tokens of the same segment.
         """
         check_tokens(tokens, self, valid)
+        queries = places_of(valid, tokens)
         if valid is None:
             valid = torch.ones_like(tokens, dtype=torch.bool)
         else:
             tokens = torch.where(valid, tokens, self.start_id)  # padding may hold anything
-        queries = Queries(*valid.nonzero(as_tuple=True))
         read = self.shifted(tokens, layout)
         weights = torch.ones(tokens.shape, device=tokens.device)
         told: dict[str, Any] = {"queries": queries, "label": label, "layout": layout}

@@ -264,6 +264,10 @@ class MaskedMethod(nn.Module, ABC):
         asked, weights = tokens.where(hidden, some_token), weights.where(hidden, 0)
         return self._weighed(answer, queries, asked, weights, valid).of(hidden)
 
+    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:
+        """Whether the loss of such tokens waits for the GPU, to find out how much is hidden."""
+        return not self._asks_everywhere(tokens)
+
     def _asks_everywhere(self, tokens: Tensor) -> bool:
         """Whether visible places are asked too, at weight 0.
 

@@ -38,6 +38,7 @@ from partita.methods.mdlm import MDLM, subs
 from partita.networks.base import PartitionNetwork, Queries
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.packing import places_of
 from partita.networks.partition import PartitionTransformer
 from partita.processes.corruption import Law, Partition, PartitionLaw
 from partita.randomness import Noise
@@ -45,6 +46,10 @@ from partita.randomness import Noise
 
 class PartitionMethod(MaskedMethod):
     """A masked method that learns from both groups of a partition at once."""
+
+    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002
+        """Never: all tokens are predicted, however they are parted."""
+        return False
 
     @abstractmethod
     def _ask_both(
@@ -233,11 +238,9 @@ class ComplementaryMDLM(MDLM, PartitionMethod):
         project: bool = True,
     ) -> tuple[Tensor, Queries]:
         real = torch.ones_like(groups) if valid is None else valid
-        halves = [groups & real, ~groups & real]
-        asked = [Queries(*hidden.nonzero(as_tuple=True)) for hidden in halves]
-        answers = [
-            self._ask(tokens, ~hidden, queries, None, label, layout, project)
-            for hidden, queries in zip(halves, asked, strict=True)
-        ]
-        rows, positions = (torch.cat(places) for places in zip(*asked, strict=True))
-        return torch.cat(answers), Queries(rows, positions)
+        queries = places_of(valid, tokens)
+        first, second = (
+            self._ask(tokens, ~(hidden & real), queries, None, label, layout, project)
+            for hidden in (groups, ~groups)
+        )
+        return torch.where(groups[queries.rows, queries.positions, None], first, second), queries

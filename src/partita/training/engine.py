@@ -13,21 +13,19 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from partita.data.batches import Batch, Order
 from partita.errors import InputError, require
 from partita.evaluation.likelihood import Estimate, bound_ends
+from partita.fast.captured_pass import CapturedPass
 from partita.fast.compilation import compile_parts
 from partita.methods.ar import AR
 from partita.methods.base import Loss
-from partita.methods.masked_method import MaskedMethod
-from partita.networks.layouts import Layout
-from partita.randomness import Noise, Purpose
+from partita.randomness import Noise
 from partita.training.distribution import (
     World,
     like,
@@ -37,88 +35,12 @@ from partita.training.distribution import (
     whole,
 )
 from partita.training.ema import MovingAverage
+from partita.training.objective import Objective, Trainable
 from partita.training.optimisers import OPTIMISERS
 from partita.training.options import RunOptions, TrainingOptions
 
 VALIDATION_STREAM = 1  # validation draws numbers that training never uses
 REPLICATES = 2  # passes over the validation rows: the least that gives an error
-
-
-@runtime_checkable
-class Trainable(Protocol):
-    """A method with a loss."""
-
-    @property
-    def length(self) -> int:
-        """Longest sequence."""
-        ...
-
-    def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        layout: Layout,
-    ) -> Loss:
-        """The loss of a batch."""
-        ...
-
-
-class Objective(nn.Module):
-    """A method's loss as a module, since distribution wraps the forward of one.
-
-    `lesson` is a loss to learn by in place of the method's own, for example a teacher's.
-    """
-
-    def __init__(
-        self,
-        method: nn.Module,
-        lesson: Callable[..., Loss] | None = None,
-        label_dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.method, self.lesson, self.label_dropout = method, lesson, label_dropout
-
-    def forward(
-        self, batch: Batch, noise: Noise, step: int, bound: bool = False
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """What is differentiated, and the nats of the batch's rows, added up.
-
-        With `bound`, nats are weighed as a bound's. What is differentiated may have more to it.
-        """
-        method, law = self.method, dict[str, Any]()
-        label = self._labels(batch, noise, step, whole=bound)
-        if bound and self.lesson is None and isinstance(method, MaskedMethod):
-            law["law"] = method.bound_law
-        loss: Loss = (self.lesson or method.loss)(  # type: ignore[operator]
-            batch.tokens,
-            noise,
-            step,
-            batch=batch.size,
-            valid=batch.valid,
-            layout=batch.layout(),
-            **law,
-            **({} if label is None else {"label": label}),
-        )
-        return loss.objective * loss.tokens, loss.per_token.sum().detach()
-
-    def _labels(self, batch: Batch, noise: Noise, step: int, *, whole: bool) -> Tensor | None:
-        """The labels of a batch, if the network reads any.
-
-        Unless all are wanted, some are hidden behind the number after the last class.
-        """
-        config = getattr(getattr(self.method, "network", None), "config", None)
-        nobody = getattr(config, "classes", 0)
-        if batch.label is None or not nobody:
-            return None
-        if whole:
-            return batch.label
-        place = torch.zeros(1, 1, dtype=torch.int64, device=batch.label.device)
-        hidden = noise.uniform(Purpose.LABEL, step, place)[:, 0] < self.label_dropout
-        return batch.label.masked_fill(hidden, nobody)
 
 
 @dataclass(frozen=True)
@@ -162,6 +84,7 @@ class Engine:
         make = OPTIMISERS[options.optimiser]
         self.optimisers = make(method, options.learning_rate, options.weight_decay)
         self.average = MovingAverage(method, options.ema)
+        self.captured: CapturedPass | None = None
         self.step = 0
         self.seconds = 0.0
         """Time spent training, over all resumes."""
@@ -169,16 +92,8 @@ class Engine:
     def advance(self, batch: Batch, rate: float) -> Advance:
         """One step of the optimiser on this process' rows of a global batch."""
         self.method.train()
-        self.method.zero_grad(set_to_none=True)
         parts = batch.split(self.run.micro_batch)
-        total = torch.zeros((), device=self.world.device)
-        for index, part in enumerate(parts):
-            self._seed_dropout(index)
-            with synchronising(self.objective, last=index == len(parts) - 1):
-                objective, nats = self._loss(part, self.step)
-                # Processes average their gradients; their sum is what is meant.
-                (objective * (self.world.size / batch.count)).backward()  # type: ignore[no-untyped-call]
-            total += nats / batch.count
+        total = self._replayed(batch) if self._repeats(parts) else self._gradients(parts)
         norm = nn.utils.clip_grad_norm_(self.method.parameters(), self.options.clip)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
@@ -188,17 +103,59 @@ class Engine:
         self.step += 1
         return Advance(self.step - 1, total, whole(norm), rate)
 
-    def _loss(self, part: Batch, step: int, bound: bool = False) -> tuple[Tensor, Tensor]:
-        noise = Noise(self.options.seed, part.rows, VALIDATION_STREAM if bound else 0)
+    def _gradients(self, parts: list[Batch]) -> Tensor:
+        """Those of all parts of a batch, added up; this process' part of the nats per token."""
+        self.method.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.world.device)
+        for index, part in enumerate(parts):
+            self._seed_dropout(index)
+            with synchronising(self.objective, last=index == len(parts) - 1):
+                total += self._differentiate(part, self.step)
+        return total
+
+    def _differentiate(self, part: Batch, step: int, since: Tensor | None = None) -> Tensor:
+        objective, nats = self._loss(part, step, since=since)
+        # Processes average their gradients; their sum is what is meant.
+        (objective * (self.world.size / part.count)).backward()  # type: ignore[no-untyped-call]
+        return nats / part.count
+
+    def _repeats(self, parts: list[Batch]) -> bool:
+        """Whether steps are the same kernels again and again, so that they can be captured."""
+        waits = getattr(self.method, "waits", None)  # methods that do not say so do
+        alike = len(parts) == 1 and CapturedPass.fits(parts[0])
+        alone = self.world.size == 1 and self.lesson is None and not self._drops
+        if not (self.run.capture and alike and alone) or waits is None or waits(parts[0].tokens):
+            return False
+        return self.captured is None or self.captured.takes(parts[0])
+
+    def _replayed(self, batch: Batch) -> Tensor:
+        """The same as `_gradients` of a batch in one part, by a graph of its kernels."""
+        if self.captured is None:
+
+            def work(batch: Batch, step: Tensor) -> Tensor:
+                return self._differentiate(batch, 0, since=step)
+
+            self.captured = CapturedPass(work, self.method, batch)
+        return self.captured.run(batch, self.step)
+
+    def _loss(
+        self, part: Batch, step: int, bound: bool = False, since: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        noise = Noise(self.options.seed, part.rows, VALIDATION_STREAM if bound else 0, since)
         half = self.options.precision == "bfloat16"
         with torch.autocast(self.world.device.type, torch.bfloat16, enabled=half):
             objective, nats = self.objective(part, noise, step, bound)
         return objective, nats
 
+    @property
+    def _drops(self) -> bool:
+        """Whether there is dropout."""
+        config = getattr(getattr(self.method, "network", None), "config", None)
+        return bool(getattr(config, "dropout", 0.0))
+
     def _seed_dropout(self, part: int) -> None:
         """Dropout draws from torch's generator, whose seed is made from the step."""
-        config = getattr(getattr(self.method, "network", None), "config", None)
-        if not getattr(config, "dropout", 0.0):
+        if not self._drops:
             return
         address = f"{self.options.seed} {self.step} {self.world.rank} {part}"
         digest = hashlib.blake2b(address.encode(), digest_size=7).digest()

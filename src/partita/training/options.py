@@ -142,6 +142,9 @@ class RunOptions:
     """Save memory: recompute activations in the backward pass."""
     compile: bool = False
     """Compile the network's blocks (needs a C++ compiler on CPUs)."""
+    capture: bool = True
+    """On a GPU: launch the kernels of a step as one graph, where steps are alike (one process and
+    one part, full rows, no dropout, and a method whose loss waits for nothing)."""
     log_every: int = 10
     """Steps between two lines of the metrics file."""
     validate_every: int = 100

@@ -21,6 +21,7 @@ def _uniform_kernel(
     positions,
     samples,
     uniforms,
+    since,
     count,
     step,
     purpose,
@@ -31,13 +32,17 @@ def _uniform_kernel(
     weyl_a: tl.constexpr,
     weyl_b: tl.constexpr,
     rounds: tl.constexpr,
+    counted: tl.constexpr,
     block: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     there = at < count
     a = tl.load(positions + at, mask=there, other=0).to(tl.uint32)
     c = tl.load(samples + at, mask=there, other=0).to(tl.uint32)
-    b = tl.full((block,), step, tl.int64).to(tl.uint32)
+    b = tl.full((block,), step, tl.int64)
+    if counted:
+        b += tl.load(since)
+    b = b.to(tl.uint32)
     d = tl.full((block,), purpose, tl.int64).to(tl.uint32)
     first = tl.full((block,), key_a, tl.int64).to(tl.uint32)
     second = tl.full((block,), key_b, tl.int64).to(tl.uint32)
@@ -59,12 +64,18 @@ def philox_uniforms(
     step: int,
     purpose: int,
     key: tuple[int, int],
+    since: Int64[Tensor, ""] | None = None,
 ) -> Float64[Tensor, "*n"]:
-    """53-bit uniforms of these addresses; of every number the low 32 bits count."""
+    """53-bit uniforms of these addresses; of every number the low 32 bits count.
+
+    Steps are counted from `since`, a number in the GPU's memory.
+    """
     found = torch.empty(positions.shape, dtype=torch.float64, device=positions.device)
     count = found.numel()
     if count:
-        flat = positions.contiguous(), samples.contiguous(), found
+        counted = since is not None
+        flat = positions.contiguous(), samples.contiguous(), found, since if counted else found
         grid, constants = (triton.cdiv(count, BLOCK),), (*MULTIPLIERS, *WEYL, ROUNDS)
-        _uniform_kernel[grid](*flat, count, step, purpose, *key, *constants, block=BLOCK)
+        numbers = count, step, purpose, *key
+        _uniform_kernel[grid](*flat, *numbers, *constants, counted, block=BLOCK)
     return found

@@ -1,0 +1,77 @@
+"""A step's forward and backward pass as one graph of kernels, captured once and then replayed.
+
+Python takes longer to launch the kernels of a network of modest size than a GPU to run them: a step
+of a PGM of 12 blocks of width 256 waits for half of its time. Batches of a run are alike, so the
+launches can be recorded. What differs lies in memory that the graph reads: tokens, labels, and the
+number of the step, which says what is drawn. Gradients are written to the same memory each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from partita.data.batches import Batch
+
+WARM_UPS = 3  # before a capture: compilation, and what libraries set up for themselves
+
+Work = Callable[[Batch, Int64[Tensor, ""]], Float[Tensor, ""]]
+"""Adds the gradients of a batch at the step whose number is there; a loss to look at."""
+
+
+class CapturedPass:
+    """The passes of a module over batches of one shape."""
+
+    def __init__(self, work: Work, module: nn.Module, example: Batch) -> None:
+        device = example.tokens.device
+        self.module = module
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.batch = replace(
+            example,
+            tokens=example.tokens.clone(),
+            rows=example.rows.clone(),
+            label=None if example.label is None else example.label.clone(),
+        )
+        stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                module.zero_grad(set_to_none=True)
+                work(self.batch, self.step)
+        # Gradients that are not there when the capture begins are written, not added to.
+        module.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        # A thread that reads the next batch may pin memory meanwhile; it is no part of this.
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+            self.loss = work(self.batch, self.step)
+        self.gradients = [parameter.grad for parameter in module.parameters()]
+
+    @staticmethod
+    def fits(batch: Batch) -> bool:
+        """Whether a batch is alike to the others of its run: full rows on a GPU."""
+        return batch.tokens.is_cuda and batch.valid is None and batch.ends is None
+
+    def takes(self, batch: Batch) -> bool:
+        """Whether a batch has the shape of the one that was captured."""
+        return (
+            self.fits(batch)
+            and batch.tokens.shape == self.batch.tokens.shape
+            and (batch.size, batch.count) == (self.batch.size, self.batch.count)
+            and (batch.label is None) == (self.batch.label is None)
+        )
+
+    def run(self, batch: Batch, step: int) -> Float[Tensor, ""]:
+        """Gradients of a batch, in place of those that are there; its loss."""
+        self.batch.tokens.copy_(batch.tokens)
+        self.batch.rows.copy_(batch.rows)
+        if self.batch.label is not None and batch.label is not None:
+            self.batch.label.copy_(batch.label)
+        self.step.fill_(step)
+        self.graph.replay()
+        for parameter, gradient in zip(self.module.parameters(), self.gradients, strict=True):
+            parameter.grad = gradient
+        return self.loss.clone()

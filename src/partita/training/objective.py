@@ -1,0 +1,93 @@
+"""What is minimised: a method's loss, as a module that can be spread over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from partita.data.batches import Batch
+from partita.methods.base import Loss
+from partita.methods.masked_method import MaskedMethod
+from partita.networks.layouts import Layout
+from partita.randomness import Noise, Purpose
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """A method with a loss."""
+
+    @property
+    def length(self) -> int:
+        """Longest sequence."""
+        ...
+
+    def loss(
+        self,
+        tokens: Int64[Tensor, "B L"],
+        noise: Noise,
+        step: int,
+        *,
+        batch: int | None = None,
+        valid: Bool[Tensor, "B L"] | None = None,
+        layout: Layout,
+    ) -> Loss:
+        """The loss of a batch."""
+        ...
+
+
+class Objective(nn.Module):
+    """A method's loss as a module, since distribution wraps the forward of one.
+
+    `lesson` is a loss to learn by in place of the method's own, for example a teacher's.
+    """
+
+    def __init__(
+        self,
+        method: nn.Module,
+        lesson: Callable[..., Loss] | None = None,
+        label_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.method, self.lesson, self.label_dropout = method, lesson, label_dropout
+
+    def forward(
+        self, batch: Batch, noise: Noise, step: int, bound: bool = False
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """What is differentiated, and the nats of the batch's rows, added up.
+
+        With `bound`, nats are weighed as a bound's. What is differentiated may have more to it.
+        """
+        method, law = self.method, dict[str, Any]()
+        label = self._labels(batch, noise, step, whole=bound)
+        if bound and self.lesson is None and isinstance(method, MaskedMethod):
+            law["law"] = method.bound_law
+        loss: Loss = (self.lesson or method.loss)(  # type: ignore[operator]
+            batch.tokens,
+            noise,
+            step,
+            batch=batch.size,
+            valid=batch.valid,
+            layout=batch.layout(),
+            **law,
+            **({} if label is None else {"label": label}),
+        )
+        return loss.objective * loss.tokens, loss.per_token.sum().detach()
+
+    def _labels(self, batch: Batch, noise: Noise, step: int, *, whole: bool) -> Tensor | None:
+        """The labels of a batch, if the network reads any.
+
+        Unless all are wanted, some are hidden behind the number after the last class.
+        """
+        config = getattr(getattr(self.method, "network", None), "config", None)
+        nobody = getattr(config, "classes", 0)
+        if batch.label is None or not nobody:
+            return None
+        if whole:
+            return batch.label
+        place = torch.zeros(1, 1, dtype=torch.int64, device=batch.label.device)
+        hidden = noise.uniform(Purpose.LABEL, step, place)[:, 0] < self.label_dropout
+        return batch.label.masked_fill(hidden, nobody)
