@@ -12,6 +12,7 @@ from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed
 from partita.evaluation.likelihood import nelbo
 from partita.methods import AR, MDLM, METHODS, PGM
+from partita.methods.base import asks_everywhere
 from partita.networks import (
     CausalTransformer,
     DecoderOptions,
@@ -247,7 +248,7 @@ def test_small_heads_are_asked_everywhere():
     """Then nothing in a loss waits for the GPU."""
     method = build().cuda()
     tokens = torch.randint(VOCAB, (3, LENGTH), device="cuda")
-    assert method._asks_everywhere(tokens)
+    assert asks_everywhere(method, tokens)
     noise = Noise.for_batch(0, 3, device="cuda")
     method.loss(tokens, noise)  # what is compiled first may wait
     torch.cuda.synchronize()

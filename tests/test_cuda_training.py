@@ -17,7 +17,7 @@ from partita.training.options import RunOptions, TrainingOptions
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 LENGTH, VOCAB, ROWS = 32, 9, 8
-CAPTURED = ["ar", "maskgit", "md4", "mdlm", "mdlm-complementary", "pgm"]
+CAPTURED = ["ar", "genmd4", "maskgit", "md4", "mdlm", "mdlm-complementary", "pgm"]
 
 
 def engine(name, capture, precision="float32", compiled=False, **options):

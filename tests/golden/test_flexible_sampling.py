@@ -169,7 +169,7 @@ def replay(
 
         session = Replay(
             model,
-            Script(0, rows, 0, coins, lots),
+            Script(0, rows, coins=coins, lots=lots),
             Decoding(temperature=0),
             callback=compare,
             tokens=tokens,

@@ -11,7 +11,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.errors import require
+from partita.networks.base import Network
 from partita.networks.layouts import DENSE, Layout
+from partita.networks.transformer import Transformer
 from partita.randomness import Noise
 from partita.registry import Registry
 from partita.schedules import Schedule
@@ -194,6 +196,28 @@ def is_flexible(method: object) -> bool:
     Such a text is read, scored and written as a whole: no part of it stands for it.
     """
     return getattr(method, "family", None) == "flexible"
+
+
+@runtime_checkable
+class Asker(Protocol):
+    """A method whose loss asks its network where tokens are hidden."""
+
+    network: Network
+    everywhere: bool | None
+    """Whether it asks visible places too; on GPUs, if the head is small, unless told."""
+
+
+def asks_everywhere(method: Asker, tokens: Int64[Tensor, "B L"]) -> bool:
+    """Whether a loss asks at visible places too, and leaves their answers out.
+
+    To find the hidden ones, a program on a GPU must wait for it. Where the head is no larger than
+    a layer among many, it is asked everywhere instead.
+    """
+    if method.everywhere is not None:
+        return method.everywhere
+    network, config = method.network, method.network.config
+    small = isinstance(network, Transformer) and config.outputs <= config.width  # type: ignore[attr-defined]
+    return tokens.is_cuda and small
 
 
 def check_tokens(tokens: Tensor, model: Model, valid: Tensor | None = None) -> None:

@@ -33,10 +33,11 @@ from partita.errors import require, require_number
 from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
-from partita.networks.base import Network, Queries, check_bidirectional, check_timed
+from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.packing import places_of
 from partita.processes.draws import even_steps
 from partita.processes.interpolating import Absorbing
 from partita.processes.matrices import make_transition
@@ -188,7 +189,7 @@ class D3PM(nn.Module):
         self, z: Tensor, t: Tensor, label: Tensor | None, layout: Layout = DENSE
     ) -> Float[Tensor, "B L V"]:
         """log p~(x | z_t), never the mask; the network is told t / T."""
-        queries = Queries(*torch.ones_like(z, dtype=torch.bool).nonzero(as_tuple=True))
+        queries = places_of(None, z)
         told = {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
         scalar = (TIME_SCALE * t.double() / self.steps).float()
         logits = self.network(z, queries=queries, scalar=scalar, label=label, **told)

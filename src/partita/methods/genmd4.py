@@ -47,12 +47,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require, require_positive
-from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.base import METHODS, About, Loss, asks_everywhere, check_tokens
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, Queries, check_bidirectional, check_timed
 from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.packing import places_of
 from partita.processes.draws import crowded_times, even_times, positive_time
 from partita.randomness import Noise, Purpose
 
@@ -88,6 +89,7 @@ class GenMD4(nn.Module):
     passes: ClassVar[int] = 2  # of the network over a token, in a step of training
     undecayed: ClassVar[tuple[str, ...]] = ("raw",)
     """Parameters without weight decay, which would pull every exponent towards softplus(0)."""
+    everywhere: bool | None = None
 
     def __init__(
         self, network: Network, *, exponent: float = 1.0, eps: float = 0.0, t1: float = 0.0
@@ -212,6 +214,10 @@ class GenMD4(nn.Module):
 
     # The loss ------------------------------------------------------------------------------------
 
+    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:
+        """Whether the loss of such tokens waits for the GPU."""
+        return self.t1 > 0 or not asks_everywhere(self, tokens)
+
     def loss(
         self,
         tokens: Int64[Tensor, "B L"],
@@ -261,18 +267,20 @@ class GenMD4(nn.Module):
         `share` is t times the density that t was drawn from (uniform on [t1, 1] unless given).
         """
         share = t / (1 - self.t1) if share is None else share
+        everywhere = asks_everywhere(self, tokens)
         losses, nats = [], []
         for masked in masks:
-            queries = Queries(*masked.nonzero(as_tuple=True))
-            z, x = torch.where(masked, self.mask_id, tokens), tokens[masked]
+            queries = places_of(None if everywhere else masked, tokens)
+            z = torch.where(masked, self.mask_id, tokens)
+            x = tokens.where(masked, 0)[queries.rows, queries.positions]
             log_mean = self._predict(z, queries, t, label, layout)
             w = self.exponents.to(log_mean.dtype)
             weight = (1 / share).to(w.dtype)[queries.rows]
             surprise = -log_mean.gather(-1, x[:, None])[:, 0]
             terms = weight * (w[x] * surprise + surplus(log_mean, x, w))
             empty = terms.new_zeros(tokens.shape)
-            losses.append(empty.index_put(queries, terms))
-            nats.append(empty.index_put(queries, surprise))
+            losses.append(empty.index_put(queries, terms).where(masked, 0))
+            nats.append(empty.index_put(queries, surprise).where(masked, 0))
         per_token = (losses[0] + losses[1]) / 2 + self.ends(tokens, valid).to(losses[0].dtype)
         times_hidden = masks[0].long() + masks[1].long()
         cross_entropy = (nats[0] + nats[1]) / times_hidden.clamp(min=1)

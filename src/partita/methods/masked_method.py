@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from partita.errors import InputError, require
 from partita.fast import has_plain_softmax
-from partita.methods.base import Loss, check_tokens
+from partita.methods.base import Loss, asks_everywhere, check_tokens
 from partita.networks.base import Network, Queries, check_bidirectional
 from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
-from partita.networks.transformer import Transformer
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy
 from partita.randomness import Noise
@@ -44,7 +43,6 @@ class MaskedMethod(nn.Module, ABC):
     partitions: ClassVar[bool] = False  # whether its network reads groups, not masks
     reads_padding: ClassVar[bool] = True  # unless a layout keeps it apart
     everywhere: bool | None = None
-    """Whether a loss asks visible places too; on GPUs, if the head is small, unless told."""
 
     def __init__(
         self,
@@ -254,7 +252,7 @@ class MaskedMethod(nn.Module, ABC):
     ) -> Loss:
         """The loss for tokens that are already hidden."""
         hidden, weights = corruption.masked, corruption.weights
-        everywhere = self._asks_everywhere(tokens)
+        everywhere = asks_everywhere(self, tokens)
         queries = places_of(None if everywhere else hidden, tokens)
         seen = tokens, ~hidden, queries, corruption.times, label, layout
         answer = self._ask(*seen, project=not self._fuses)
@@ -266,19 +264,7 @@ class MaskedMethod(nn.Module, ABC):
 
     def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:
         """Whether the loss of such tokens waits for the GPU, to find out how much is hidden."""
-        return not self._asks_everywhere(tokens)
-
-    def _asks_everywhere(self, tokens: Tensor) -> bool:
-        """Whether visible places are asked too, at weight 0.
-
-        To find the hidden ones, a program on a GPU must wait for it. Where the head is no larger
-        than a layer among many, it is asked everywhere instead.
-        """
-        if self.everywhere is not None:
-            return self.everywhere
-        config = self.network.config
-        small = isinstance(self.network, Transformer) and config.outputs <= config.width  # type: ignore[attr-defined]
-        return tokens.is_cuda and small
+        return not asks_everywhere(self, tokens)
 
     @property
     def _fuses(self) -> bool:

@@ -64,7 +64,7 @@ def crowded_times(
     uniform times alone they have none for w <= 1.
     """
     power = torch.as_tensor(c, dtype=u.dtype, device=u.device)
-    start = torch.as_tensor(first, dtype=u.dtype, device=u.device) ** power
+    start: Tensor = first**power
     even = first + (1 - first) * 2 * u
     near = (start + (1 - start) * (2 * u - 1)).clamp(min=0) ** (1 / power)
     t = torch.where(u <= 0.5, even, near).clamp(min=torch.finfo(u.dtype).tiny)
