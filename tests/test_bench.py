@@ -160,7 +160,7 @@ def test_speeds_are_named_and_timed(capsys):
         ("--speeds [warp]", "--speeds: unknown name 'warp'"),
         ("--speeds []", "--speeds: is empty"),
         ("--speeds captured", "--speeds: must be a list, such as [first,second]"),
-        ("--speeds [captured]", "--speeds: captured is for sampling, and training is measured"),
+        ("--speeds [captured]", "--speeds: steps of training are captured on a GPU alone"),
         (
             "growth --growth_lengths [] --growth_batches [] --growth_steps []",
             "subjects: growth has no axis left",

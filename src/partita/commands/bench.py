@@ -88,9 +88,6 @@ class Options:
         for flag, names in (("subjects", self.subjects), ("--speeds", self.speeds or [])):
             twice = next((name for name in names if names.count(name) > 1), None)
             require(twice is None, flag, f"{twice!r} is there twice", "once is enough")
-        problem = "captured is for sampling, and training is measured"
-        alone = self.speeds == ["captured"] and "training" in (self.subjects or USUAL)
-        require(not alone, "--speeds", problem, "add plain or compiled, or name the subjects")
         grows = "growth" in self.subjects
         some = any(getattr(self, f"growth_{axis}") for axis in AXES)
         require(some or not grows, "subjects", "growth has no axis left", "give one some numbers")
@@ -112,12 +109,13 @@ def options(words: Sequence[str]) -> Options:
         "depth take turns, so that whatever else the machine does slows all of them alike.\n\n"
         "sampling  MDLM's ancestral sampler, which asks only where a token is revealed, against\n"
         "          PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
-        "training  optimiser steps of MDLM, MDLM with complementary masking, PGM with L x L masks\n"
-        "          and PGM packed, at each of --lengths\n"
+        "training  steps of MDLM, MDLM with complementary masking, PGM with L x L masks and PGM\n"
+        "          packed, at each of --lengths\n"
         "growth    how the time to sample grows with length, batch and steps, one at a time (of\n"
         "          the usual numbers, the largest take a GPU, or a night)\n\n"
-        "Speeds: plain runs step by step; captured replays a program of fixed shape; compiled has\n"
-        "compiled blocks in it (in training: compiled blocks and a loss that holds few logits).\n"
+        "Speeds: plain runs step by step; captured replays a program of fixed shape (in training:\n"
+        "on a GPU, where a loss need not wait for what is hidden); compiled has compiled blocks in\n"
+        "it (in training: also a loss that holds few logits).\n"
         "Numbers are bfloat16 on a GPU and float32 on a CPU.\n\n"
         "relative is to the first line of a table. The first run has all that is done once in it:\n"
         "compiling, which needs a C++ compiler, and capturing. On a known GPU: the peak of what\n"
@@ -142,6 +140,9 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     with naming({"device": "--device"}):
         device = choose_device(chosen.device)
+    alone = chosen.speeds == ["captured"] and "training" in (chosen.subjects or USUAL)
+    problem, remedy = "steps of training are captured on a GPU alone", "add plain or compiled"
+    require(device.type == "cuda" or not alone, "--speeds", problem, f"{remedy}, or name subjects")
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
     console = Console(highlight=False, stderr=chosen.json)
@@ -201,7 +202,7 @@ def _measured(
             setting = network, chosen.vocabulary, device, fixed, measured
             yield from grown(axis, numbers, *setting, **race_options)
     else:
-        trained = tuple(speed for speed in speeds if speed != "captured") or ("plain",)
+        trained = tuple(x for x in speeds if device.type == "cuda" or x != "captured")
         for length in chosen.lengths:
             batch = max(1, rows * network.length // length)
             longer = replace(network, length=length)

@@ -216,6 +216,7 @@ def _quality(
         bar.advance(bar.task_ids[0], count)
 
     texts = written(chosen.samples, write, advance, chosen.batch_size)
+    warm = seconds[1:] or seconds  # the first batch also pays for what is captured and compiled
     ids = [model.tokenizer.encode(text) for text in texts]
     entropies = torch.tensor([unigram_entropy([row]) for row in ids], dtype=torch.float64)
     verdict = judged(*examiner, texts)
@@ -226,7 +227,7 @@ def _quality(
         judge_bits_error=verdict["bits_per_character_error"],
         entropy_nats=float(entropies.mean()) * math.log(2),
         entropy_nats_error=standard_error(entropies) * math.log(2),
-        tokens_per_second=statistics.fmean(map(len, ids)) / statistics.median(seconds),
+        tokens_per_second=statistics.fmean(map(len, ids)) / statistics.median(warm),
     )
 
 

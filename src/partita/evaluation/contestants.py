@@ -6,23 +6,26 @@ import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from partita.data.batches import Batch
 from partita.evaluation.roofline import Work, sampling_work
 from partita.evaluation.speed import Contestant
-from partita.fast.compilation import compile_parts
 from partita.methods import METHODS
 from partita.networks.options import DecoderOptions, TransformerOptions
-from partita.randomness import Noise
 from partita.samplers import sample
-from partita.training.optimisers import OPTIMISERS
+from partita.training.distribution import World
+from partita.training.engine import Engine
+from partita.training.options import RunOptions, TrainingOptions
 from partita.training.throughput import flops_per_token
 
 SAMPLING = (("mdlm", "ancestral"), ("pgm", "ancestral"), ("pgm", "ordered"))
 TRAINING = (("mdlm", True), ("mdlm-complementary", True), ("pgm", False), ("pgm", True))
+RATE = 1e-4  # of learning; what is timed does not depend on it
 _TRAINING_NAMES = {("pgm", False): "pgm, L x L masks", ("pgm", True): "pgm, packed"}
 
 
@@ -66,54 +69,45 @@ def training_contestants(
     steps: int = 2,
     speeds: tuple[str, ...] = ("plain",),
 ) -> Iterator[Contestant]:
-    """Optimiser steps of MDLM, of its complementary form, and of PGM with masks and packed.
+    """Steps of MDLM, of its complementary form, and of PGM with masks and packed.
 
-    "compiled" has compiled blocks and a loss that never holds all logits.
+    "captured" launches the passes of a step as one graph; "compiled" has compiled blocks in it, and
+    a loss that never holds all logits.
     """
     rows = torch.randint(tokens, (batch_size, network.length), device=device)
+    numbers = torch.arange(batch_size, device=device)
+    batch = Batch(rows, None, None, numbers, batch_size, rows.numel(), [])
     for speed in speeds:
         for name, packed in TRAINING:
-            if speed == "compiled" and not packed:
+            if speed != "plain" and not packed:
                 continue  # the oracle is there to be right
             method: Any = _method(name, network, tokens, device)
             if not packed:
                 method.network.packed = packed
             method.network.fused = speed == "compiled"
-            if speed == "compiled":
-                compile_parts(method.network)
-            (optimiser,) = OPTIMISERS["adamw"](method, 1e-4, 0.0)
+            engine = _engine(method, batch_size, device, speed)
             flops = flops_per_token(method, network) * rows.numel() * steps
             named = _TRAINING_NAMES.get((name, packed), name)
             yield Contestant(
                 named if speeds == ("plain",) else f"{named}, {speed}",
-                _Advance(method, optimiser, rows, steps),
-                _Advance(method, optimiser, rows, 2),
+                partial(_advance, engine, batch, steps),
+                partial(_advance, engine, batch, 2),
                 Work(flops, 0.0),
             )
 
 
-class _Advance:
-    """Some steps of an optimiser."""
+def _engine(method: nn.Module, batch_size: int, device: torch.device, speed: str) -> Engine:
+    precision = "bfloat16" if device.type == "cuda" else "float32"
+    options = TrainingOptions(batch_size=batch_size, precision=precision)
+    run = RunOptions(capture=speed != "plain", compile=speed == "compiled")
+    return Engine(method, options, run, World(0, 1, device))
 
-    def __init__(
-        self,
-        method: Any,  # noqa: ANN401 - any method
-        optimiser: torch.optim.Optimizer,
-        rows: torch.Tensor,
-        steps: int,
-    ) -> None:
-        self.method, self.optimiser, self.rows, self.steps = method, optimiser, rows, steps
 
-    def __call__(self) -> int:
-        device = self.rows.device
-        for step in range(self.steps):
-            with _precision(device):
-                noise = Noise.for_batch(0, len(self.rows), 0, device)
-                loss = self.method.loss(self.rows, noise, step)
-            self.optimiser.zero_grad()
-            loss.objective.backward()
-            self.optimiser.step()
-        return self.rows.numel() * self.steps
+def _advance(engine: Engine, batch: Batch, steps: int) -> int:
+    """Some steps of training; the tokens that they saw."""
+    for _ in range(steps):
+        engine.advance(batch, RATE)
+    return batch.tokens.numel() * steps
 
 
 def _method(name: str, network: TransformerOptions, tokens: int, device: torch.device) -> nn.Module:

@@ -25,7 +25,7 @@ class Quality:
     """Entropy of a text's own token frequencies, the mean over texts."""
     entropy_nats_error: float
     tokens_per_second: float
-    """Of the median batch."""
+    """Of the median batch, the first one left out where there are others."""
 
 
 def revealed(schedule: str, steps: int) -> list[float]:
