@@ -109,42 +109,38 @@ def curve_of(name: str, model: str) -> list[Quality]:
     return [Quality(**r) for r in rows(name, model=model)]
 
 
-def seconds_of_text(speed: str, method: str, steps: int) -> float | None:
-    """Seconds of one text in so many steps, where that was timed."""
-    tables = measured(speed)["growth"]
-    for title, speeds in tables.items():
+def seconds_of_texts(speed: str, method: str, steps: int) -> float | None:
+    """Seconds of texts that are written at a time in so many steps, where that was timed."""
+    if not there(speed):
+        return None
+    for title, speeds in measured(speed)["growth"].items():
         if title.startswith(f"steps {steps} "):
             (one,) = (r for r in speeds if method in r["name"])
             return float(statistics.median(one["seconds"]))
     return None
 
 
-def alone(speed: str, method: str) -> list[Quality]:
-    """What the texts of `wiki8-METHOD` are worth, at the speed of one text at a time."""
+def at_speed(speed: str, method: str) -> list[Quality]:
+    """What the texts of `wiki8-METHOD` are worth, at a speed that was timed without weights."""
     found = []
     for r in curve_of("wiki8-steps", f"wiki8-{method}"):
-        seconds = seconds_of_text(speed, method, r.steps)
-        if seconds is not None:
+        seconds = seconds_of_texts(speed, method, r.steps)
+        if seconds is not None:  # as many texts for both: their number makes no difference
             found.append(replace(r, tokens_per_second=LONG / seconds))
     return found
 
 
-def equally_good() -> list[dict[str, Any]]:
+def equally_good(speeds: list[str]) -> list[dict[str, Any]]:
     """How much faster PGM writes what is as good as MDLM's, by MDLM's steps."""
-    curves = {
-        "batches": [curve_of("wiki8-steps", f"wiki8-{method}") for method in ("pgm", "mdlm")],
-        "gpu": [alone("wiki8-speed-gpu", method) for method in ("pgm", "mdlm")],
-        "cpu": [alone("wiki8-speed-cpu", method) for method in ("pgm", "mdlm")],
+    found: dict[int, dict[str, Any]] = {
+        r.steps: {"steps": r.steps, "judge_bits": r.judge_bits, "times": dict.fromkeys(speeds)}
+        for r in curve_of("wiki8-steps", "wiki8-mdlm")
     }
-    speeds = {
-        name: {e.steps: None if e.better else e.times for e in equal_quality(*c)}
-        for name, c in curves.items()
-    }
-    return [
-        {"steps": r.steps, "judge_bits": r.judge_bits}
-        | {name: times.get(r.steps) for name, times in speeds.items()}
-        for r in curves["batches"][1]
-    ]
+    for speed in speeds:
+        pgm, mdlm = (at_speed(speed, method) for method in ("pgm", "mdlm"))
+        for e in equal_quality(pgm, mdlm) if pgm else []:
+            found[e.steps]["times"][speed] = None if e.better else e.times
+    return [*found.values()]
 
 
 def found(name: str, contestant: str) -> list[dict[str, Any]]:
@@ -199,6 +195,7 @@ def rendered(template: str = "results.md") -> str:
         trim_blocks=True,
         autoescape=False,  # it is no HTML
     )
+    world.tests["there"] = there
     world.globals |= {
         "row": row,
         "measured": measured,
@@ -210,7 +207,7 @@ def rendered(template: str = "results.md") -> str:
         "there": there,
         "revealed": revealed,
         "quality": quality,
-        "seconds_of_text": seconds_of_text,
+        "seconds_of_texts": seconds_of_texts,
         "equally_good": equally_good,
         "bits": bits,
         "largest": largest,

@@ -155,15 +155,15 @@ def test_figures_that_are_not_there_yet_are_left_out(report, tmp_path):
         for n in (16, 32, 64)
     ]
     (tmp_path / "wiki8-steps.json").write_text(json.dumps({"rows": rows}))
-    for device in ("cpu", "gpu"):
-        (tmp_path / f"wiki8-speed-{device}.json").write_text(json.dumps({"growth": timed}))
-    assert report.seconds_of_text("wiki8-speed-cpu", "pgm", 32) == 16
-    assert report.seconds_of_text("wiki8-speed-cpu", "pgm", 64) is None
-    found = report.equally_good()
+    (tmp_path / "wiki8-speed-cpu.json").write_text(json.dumps({"growth": timed}))
+    assert report.seconds_of_texts("wiki8-speed-cpu", "pgm", 32) == 16
+    assert report.seconds_of_texts("wiki8-speed-cpu", "pgm", 64) is None
+    assert report.seconds_of_texts("wiki8-speed-gpu-32", "pgm", 32) is None
+    found = report.equally_good(["wiki8-speed-cpu", "wiki8-speed-gpu-32"])
     assert [row["steps"] for row in found] == [16, 32, 64]
-    assert [row["batches"] for row in found] == pytest.approx([3, 3, 3])
-    assert [row["cpu"] for row in found[:2]] == pytest.approx([2, 2])
-    assert found[2]["cpu"] is None
+    assert [row["times"]["wiki8-speed-cpu"] for row in found[:2]] == pytest.approx([2, 2])
+    assert found[2]["times"]["wiki8-speed-cpu"] is None
+    assert not any(row["times"]["wiki8-speed-gpu-32"] for row in found)
 
 
 def test_a_run_that_has_no_time_left_is_stopped(program, tmp_path):
