@@ -138,7 +138,9 @@ def test_default_stands_for_the_shipped_model_in_every_verb(shipped, tmp_path, m
     assert partita.load("copy").sample(1, seed=1) == partita.load().sample(1, seed=1)
     steps = ["--training.steps", "1", "--run.previews", "0", "--out", "more"]
     assert main(["train", "notes.txt", "--from", "default", *steps]) == 0
-    assert partita.load("more").recipe.training.start_from == "default"
+    more = partita.load("more")
+    assert more.recipe.training.start_from == "default"
+    assert more.provenance["started_from"]["terms"] == partita.load().terms
 
 
 def test_a_path_called_default_is_meant_by_its_name(shipped, tmp_path, monkeypatch):

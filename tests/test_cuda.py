@@ -254,6 +254,9 @@ def test_small_heads_are_asked_everywhere():
     torch.cuda.synchronize()
     with sync_debug():
         method.loss(tokens, noise, 1).objective.backward()
+    sizes = {"length": LENGTH, "width": 64, "depth": 2, "heads": 2}
+    large = METHODS["mdlm"].build(TransformerOptions(**sizes), 400).cuda()  # of 2 x 12 x 64^2
+    assert not asks_everywhere(large, tokens)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from partita.data.batches import InMemory, Order, Packed, Padded
+from partita.errors import InputError
 from partita.methods import METHODS
 from partita.networks import TransformerOptions
 from partita.training.distribution import World
@@ -110,3 +111,18 @@ def test_what_is_not_captured():
     for machine, material in cases:
         assert learned(machine, material)[0].isfinite().all()
         assert machine.captured is None
+
+
+def test_a_loss_that_waits_after_all():
+    """The message names what to do; CUDA's own does not."""
+    machine = engine("mdlm", True)
+    loss = machine.method.loss
+
+    def waiting(*given, **told):
+        found = loss(*given, **told)
+        assert float(found.objective) > 0
+        return found
+
+    machine.method.loss = waiting
+    with pytest.raises(InputError, match=r"run.capture: a step of MDLM cannot be recorded.*false"):
+        machine.advance(batches(1)[0], 0.01)

@@ -855,6 +855,23 @@ def test_what_a_card_states_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("origin", "row"),
+    [
+        ({"path": "/home/me/first", "terms": TERMS}, "first, whose licence is other"),
+        ({"path": "org/name", "terms": {}}, "org/name"),
+        ({"terms": [TERMS]}, "another model"),
+        ("first", None),
+    ],
+)
+def test_a_card_names_the_model_that_training_started_from(origin, row):
+    model = tiny()
+    model.provenance["started_from"] = origin
+    assert model.terms == {}  # that licence is told, not taken over
+    found = [line for line in model.card().splitlines() if line.startswith("| started from")]
+    assert found == ([] if row is None else [f"| started from | {row} |"])
+
+
+@pytest.mark.parametrize(
     "card",
     [
         b"",

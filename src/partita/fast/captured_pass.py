@@ -16,6 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from partita.data.batches import Batch
+from partita.errors import InputError
 
 WARM_UPS = 3  # before a capture: compilation, and what libraries set up for themselves
 
@@ -46,8 +47,17 @@ class CapturedPass:
         module.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         # A thread that reads the next batch may pin memory meanwhile; it is no part of this.
-        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
-            self.loss = work(self.batch, self.step)
+        capture = torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local")
+        try:
+            with capture:
+                self.loss = work(self.batch, self.step)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # CUDA's own word is of a stream that somebody spoiled
+            name = type(module).__name__
+            problem = f"a step of {name} cannot be recorded; perhaps its loss waits for the GPU"
+            remedy = "use --run.capture false, or give the method a `waits` that says so"
+            raise InputError("run.capture", problem, remedy) from error
         self.gradients = [parameter.grad for parameter in module.parameters()]
 
     @staticmethod

@@ -11,6 +11,7 @@ from huggingface_hub import metadata_load
 from partita.hub.format import CARD
 from partita.methods import METHODS
 from partita.networks.options import decoder_sizes
+from partita.provenance import without_root
 from partita.recipe import Recipe
 
 _TAGS = {
@@ -71,6 +72,8 @@ def model_card(
         "steps": provenance.get("step", "unknown"),
         "validation": provenance.get("validation", "not measured"),
     }
+    if isinstance(origin := provenance.get("started_from"), dict):
+        facts["started from"] = _origin(origin)
     if recipe.method.options:
         facts["choices"] = ", ".join(
             f"{key} {value}" for key, value in recipe.method.options.items()
@@ -102,6 +105,14 @@ print(model.sample(2)){_SHOWN.get(family, _INFILL)}
 The folder holds safetensors and JSON alone; loading it runs no code. The full recipe is in
 `config.json`.
 """
+
+
+def _origin(origin: dict[str, Any]) -> str:
+    """The model that training went on from, with its licence: what that means for this one, the
+    card does not decide."""
+    name, terms = without_root(str(origin.get("path", "another model"))), origin.get("terms")
+    licence = terms.get("license") if isinstance(terms, dict) else None
+    return f"{name}, whose licence is {licence}" if licence else name
 
 
 def network_in_words(recipe: Recipe) -> str:

@@ -121,7 +121,7 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World, signals: 
         method = recipe.method.build(recipe.network, prepared.tokenizer.vocab_size)
     else:
         method = start.method
-        origin = {"path": recipe.training.start_from, **start.provenance}
+        origin = {"path": recipe.training.start_from, **start.provenance, "terms": start.terms}
         run.provenance["started_from"] = origin
     engine = Engine(method, recipe.training, recipe.run, world, lesson_of(recipe, method, world))
     resumed = run.resume(engine)
@@ -161,7 +161,7 @@ def _start(recipe: Recipe) -> TrainedModel | None:
     else:
         weights = model.contents()["model.safetensors"]
         method = build(recipe, model.tokenizer, weights, Path(path))
-    return TrainedModel(method, model.tokenizer, recipe, model.provenance)
+    return TrainedModel(method, model.tokenizer, recipe, model.provenance, model.terms)
 
 
 def _prepare(
