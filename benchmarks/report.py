@@ -235,6 +235,13 @@ def draw_steps(names: dict[str, str], picture: Path) -> None:
     draw_comparison(shown, picture, timed=False)  # one run shared the machine, the other not
 
 
+def draw_texts(speed: str, picture: Path) -> None:
+    """What texts of 1,024 characters are worth, against the steps and against the time."""
+    models = {"mdlm": "MDLM", "pgm": "PGM"}
+    shown = [replace(r, model=named) for m, named in models.items() for r in at_speed(speed, m)]
+    draw_comparison(shown, picture)
+
+
 def curve(name: str) -> list[Level]:
     """Where the bound of a run comes from."""
     nats, tokens = math.log(2), measured(name)["valid"]["tokens"]
@@ -254,6 +261,7 @@ def main() -> None:
     CARD.write_text(rendered("card.md"))
     draw_growth(measured("bench-h200-growth"), PICTURES / "growth.png")
     draw_steps({"steps-mdlm": "MDLM", "steps-pgm": "PGM"}, PICTURES / "steps.png")
+    draw_texts("wiki8-speed-cpu", PICTURES / "texts.png")
     draw_profiles({"MDLM, eleven minutes": curve("wiki8-long")}, PICTURES / "profiles.png")
 
 

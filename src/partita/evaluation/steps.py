@@ -101,6 +101,7 @@ def seconds_of_token(rows: Sequence[Quality], bits: float) -> float | None:
 def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) -> None:
     """Judge's bits and entropy against the steps, a curve for each model; bits against the time."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     count = 3 if timed else 2
     figure = Figure(figsize=(4.5 * count, 4), layout="constrained")
@@ -119,8 +120,10 @@ def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) 
     labels = (under, number), ("entropy in nats", number), (under, time)
     for axes, (label, against) in zip(panels, labels[:count], strict=True):
         axes.set_xscale("log", base=10 if against == time else 2)
+        if against == time:  # numbers at every tick would run into each other
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(_plainly)
-        axes.xaxis.set_minor_formatter(_plainly)
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set(xlabel=against, ylabel=label)
         axes.grid(alpha=0.3)
     panels[0].legend(fontsize="small")
