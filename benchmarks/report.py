@@ -139,7 +139,7 @@ def equally_good(speeds: list[str]) -> list[dict[str, Any]]:
     for speed in speeds:
         pgm, mdlm = (at_speed(speed, method) for method in ("pgm", "mdlm"))
         for e in equal_quality(pgm, mdlm) if pgm else []:
-            found[e.steps]["times"][speed] = None if e.better else e.times
+            found[e.steps]["times"][speed] = None if e.better or e.times is None else e
     return [*found.values()]
 
 

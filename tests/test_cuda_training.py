@@ -9,8 +9,9 @@ import torch
 
 from partita.data.batches import InMemory, Order, Packed, Padded
 from partita.errors import InputError
-from partita.methods import METHODS
+from partita.methods import MDLM, METHODS
 from partita.networks import TransformerOptions
+from partita.processes.corruption import Subset, make_law
 from partita.training.distribution import World
 from partita.training.engine import Engine
 from partita.training.options import RunOptions, TrainingOptions
@@ -114,7 +115,7 @@ def test_what_is_not_captured():
 
 
 def test_a_loss_that_waits_after_all():
-    """The message names what to do; CUDA's own does not."""
+    """The message names what to do, and nothing is broken afterwards."""
     machine = engine("mdlm", True)
     loss = machine.method.loss
 
@@ -124,5 +125,65 @@ def test_a_loss_that_waits_after_all():
         return found
 
     machine.method.loss = waiting
-    with pytest.raises(InputError, match=r"run.capture: a step of MDLM cannot be recorded.*false"):
+    with pytest.raises(InputError, match=r"run.capture: the loss of MDLM waits.*capture false"):
         machine.advance(batches(1)[0], 0.01)
+    machine.method.loss = loss
+    assert learned(machine, batches(2))[0].isfinite().all()
+    assert machine.captured is not None
+
+
+class Growing(MDLM):
+    """Somebody's own: what it makes of the step would be lost in a recording."""
+
+    def loss(self, tokens, noise, step=0, **told):
+        found = super().loss(tokens, noise, step, **told)
+        return replace(found, objective=found.objective * (1 + step))
+
+
+class Fixed(MDLM):
+    """Another, which says that it can be recorded."""
+
+    def waits(self, tokens):
+        return super().waits(tokens)
+
+
+@pytest.mark.parametrize(("kind", "captured"), [(Growing, False), (Fixed, True)])
+def test_methods_of_somebody_s_own(kind, captured):
+    machine = engine("mdlm", True)
+    own = Engine(kind(machine.method.network), machine.options, machine.run, machine.world)
+    learned(own, batches(2))
+    assert (own.captured is not None) == captured
+
+
+@pytest.mark.parametrize("law", ["continuous", "unweighted", "clipped", "own"])
+def test_laws(law):
+    """A law of somebody's own is not recorded either."""
+
+    class Own(Subset):
+        pass
+
+    results = []
+    for capture in (True, False):
+        machine = engine("pgm", capture)
+        chosen = Own() if law == "own" else make_law(law, machine.method.schedule)
+        machine.method.law = chosen
+        results.append(learned(machine, batches(4)))
+        assert (machine.captured is not None) == (capture and law != "own")
+    assert_alike(*results, 1e-3)
+
+
+def test_recomputed_activations():
+    results = []
+    for capture in (True, False):
+        machine = engine("pgm", capture)
+        machine.method.network.recompute = True
+        results.append(learned(machine, batches(4)))
+    assert_alike(*results, 1e-3)
+
+
+def test_nothing_is_kept_after_training():
+    machine = engine("pgm", True)
+    learned(machine, batches(2))
+    machine.rest()
+    assert machine.captured is None
+    assert all(parameter.grad is None for parameter in machine.method.parameters())

@@ -111,7 +111,7 @@ def test_fused_is_plain(name, told):
     assert method.network.fuses
 
 
-@pytest.mark.parametrize("name", ["genmd4", "mdlm", "md4", "maskgit"])
+@pytest.mark.parametrize("name", ["genmd4", "mdlm", "mdlm-complementary", "md4", "maskgit"])
 @pytest.mark.parametrize("told", TOLD)
 def test_asking_everywhere_is_asking_for_what_is_hidden(name, told):
     method = build(name)

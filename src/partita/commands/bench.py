@@ -119,8 +119,8 @@ def options(words: Sequence[str]) -> Options:
         "Numbers are bfloat16 on a GPU and float32 on a CPU.\n\n"
         "relative is to the first line of a table. The first run has all that is done once in it:\n"
         "compiling, which needs a C++ compiler, and capturing. On a known GPU: the peak of what\n"
-        "tensors take in a turn, what the process reserves with the first run, and the least work\n"
-        "that must be done, as a share of what the device's data sheet promises.",
+        "tensors take and what the process reserves, with the first run, and the least work that\n"
+        "must be done, as a share of what the device's data sheet promises.",
         [
             "partita bench",
             "partita bench sampling --steps 16 --flops true",

@@ -57,7 +57,7 @@ def sampling_contestants(
             return drawn.numel()
 
         named = f"{name}, {sampler}" + ("" if speeds == ("plain",) else f", {speed}")
-        yield Contestant(named, draw, draw, work)
+        yield Contestant(named, draw, draw, work, partial(draw, speed="plain"))
 
 
 def training_contestants(
@@ -93,6 +93,7 @@ def training_contestants(
                 partial(_advance, engine, batch, steps),
                 partial(_advance, engine, batch, 2),
                 Work(flops, 0.0),
+                partial(_advance, engine, batch, steps, capture=False),
             )
 
 
@@ -103,8 +104,10 @@ def _engine(method: nn.Module, batch_size: int, device: torch.device, speed: str
     return Engine(method, options, run, World(0, 1, device))
 
 
-def _advance(engine: Engine, batch: Batch, steps: int) -> int:
+def _advance(engine: Engine, batch: Batch, steps: int, capture: bool | None = None) -> int:
     """Some steps of training; the tokens that they saw."""
+    if capture is not None:
+        engine.run = replace(engine.run, capture=capture)
     for _ in range(steps):
         engine.advance(batch, RATE)
     return batch.tokens.numel() * steps

@@ -28,6 +28,8 @@ class Contestant:
     warm_up: Callable[[], object]
     work: Work | None = None
     """What a run must do at least."""
+    plain: Callable[[], object] | None = None
+    """The same run kernel by kernel, for counting operations: nobody sees those of a replay."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Speed:
     first: float | None = None
     """Seconds of the first run, with all that is made once: captures, compiled code, caches."""
     peak_bytes: int | None = None
-    """Memory that tensors took at most in a turn, on a GPU."""
+    """Memory that tensors took at most, on a GPU; with the first run, as a replay takes none."""
     reserved_bytes: int | None = None
     """Memory that the process held at most, with the first run, graphs and gaps."""
     shares: dict[str, float] = field(default_factory=dict)
@@ -92,15 +94,15 @@ def _race(
     count_flops: bool,
     progress: Callable[[str], None] | None,
 ) -> list[Speed]:
-    held = [0] * len(contestants)
+    held, peaks = [0] * len(contestants), [0] * len(contestants)
     first = []
     for index, contestant in enumerate(contestants):
         if progress is not None:
             progress(f"{contestant.name}, first run")
         first.append(_timed(contestant.warm_up, device)[0])
-        held[index] = _held(device)
+        held[index], peaks[index] = _held(device), _peak(device)
     seconds: list[list[float]] = [[] for _ in contestants]
-    tokens, peaks = [0] * len(contestants), [0] * len(contestants)
+    tokens = [0] * len(contestants)
     for turn in range(turns):
         for index, contestant in enumerate(contestants):
             if progress is not None:
@@ -117,7 +119,7 @@ def _race(
                 contestant.name,
                 seconds[index],
                 tokens[index],
-                count_flops_of(contestant.run) if count_flops else None,
+                count_flops_of(contestant.plain or contestant.run) if count_flops else None,
                 first[index],
                 peaks[index] or None,
                 held[index] or None,

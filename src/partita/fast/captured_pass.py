@@ -1,14 +1,15 @@
 """A step's forward and backward pass as one graph of kernels, captured once and then replayed.
 
-Python takes longer to launch the kernels of a network of modest size than a GPU to run them: a step
-of a PGM of 12 blocks of width 256 waits for half of its time. Batches of a run are alike, so the
-launches can be recorded. What differs lies in memory that the graph reads: tokens, labels, and the
-number of the step, which says what is drawn. Gradients are written to the same memory each time.
+Launched one by one by Python, the kernels of a network of modest size keep a GPU waiting. Batches
+of a run are alike, so the launches can be recorded. What differs lies in memory that the graph
+reads: tokens, labels, and the number of the step, which says what is drawn. Gradients are written
+to the same memory each time. No Python of a loss runs in a replay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -41,24 +42,20 @@ class CapturedPass:
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                module.zero_grad(set_to_none=True)
-                work(self.batch, self.step)
+                self._try(work)
+            with _not_waiting(type(module).__name__):
+                self._try(work)
         # Gradients that are not there when the capture begins are written, not added to.
         module.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         # A thread that reads the next batch may pin memory meanwhile; it is no part of this.
-        capture = torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local")
-        try:
-            with capture:
-                self.loss = work(self.batch, self.step)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # CUDA's own word is of a stream that somebody spoiled
-            name = type(module).__name__
-            problem = f"a step of {name} cannot be recorded; perhaps its loss waits for the GPU"
-            remedy = "use --run.capture false, or give the method a `waits` that says so"
-            raise InputError("run.capture", problem, remedy) from error
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+            self.loss = work(self.batch, self.step)
         self.gradients = [parameter.grad for parameter in module.parameters()]
+
+    def _try(self, work: Work) -> None:
+        self.module.zero_grad(set_to_none=True)
+        work(self.batch, self.step)
 
     @staticmethod
     def fits(batch: Batch) -> bool:
@@ -85,3 +82,20 @@ class CapturedPass:
         for parameter, gradient in zip(self.module.parameters(), self.gradients, strict=True):
             parameter.grad = gradient
         return self.loss.clone()
+
+
+@contextmanager
+def _not_waiting(name: str) -> Iterator[None]:
+    """Waiting for the GPU is refused inside, in words; a capture would only break."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        if "synchronizing" not in str(error):
+            raise
+        problem = f"the loss of {name} waits for the GPU, so that its steps cannot be recorded"
+        remedy = "use --run.capture false, or give the method a `waits` that says so"
+        raise InputError("run.capture", problem, remedy) from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.errors import require
+from partita.fast import has_plain_softmax
 from partita.networks.base import Network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.transformer import Transformer
@@ -19,7 +20,6 @@ from partita.registry import Registry
 from partita.schedules import Schedule
 
 FAMILIES = ("masked", "causal", "chain", "score", "gaussian", "flexible")
-SMALL_HEAD = 0.25  # of the weights of the blocks
 """Who shares samplers with whom."""
 
 
@@ -199,6 +199,9 @@ def is_flexible(method: object) -> bool:
     return getattr(method, "family", None) == "flexible"
 
 
+SMALL_HEAD = 0.25  # of the weights of the blocks
+
+
 @runtime_checkable
 class Asker(Protocol):
     """A method whose loss asks its network where tokens are hidden."""
@@ -213,14 +216,22 @@ def asks_everywhere(method: Asker, tokens: Int64[Tensor, "B L"]) -> bool:
 
     To find the hidden ones, a program on a GPU must wait for it, and its steps cannot be captured.
     Where the head is small beside the blocks (about 12 W^2 weights each), it is asked everywhere
-    instead: half of the answers are wanted on average, so it costs an eighth of the work at most.
+    instead: where half of the tokens are hidden, that is an eighth more work at most. A loss that
+    holds the logits of all places does so only if they take no more memory than a layer.
     """
     if method.everywhere is not None:
         return method.everywhere
-    if not (tokens.is_cuda and isinstance(method.network, Transformer)):
+    network = method.network
+    if not (tokens.is_cuda and isinstance(network, Transformer)):
         return False
-    config = method.network.config
-    return config.outputs <= SMALL_HEAD * 12 * config.depth * config.width
+    blocks = 12 * network.config.depth * network.config.width
+    most = SMALL_HEAD * blocks if fuses(method) else network.config.width
+    return network.config.outputs <= most
+
+
+def fuses(method: object) -> bool:
+    """Whether a loss takes over the head of its network, and never holds all logits."""
+    return getattr(getattr(method, "network", None), "fuses", False) and has_plain_softmax(method)
 
 
 def check_tokens(tokens: Tensor, model: Model, valid: Tensor | None = None) -> None:

@@ -13,8 +13,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from partita.errors import InputError, require
-from partita.fast import has_plain_softmax
-from partita.methods.base import Loss, asks_everywhere, check_tokens
+from partita.methods.base import Loss, asks_everywhere, check_tokens, fuses
 from partita.networks.base import Network, Queries, check_bidirectional
 from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
@@ -23,6 +22,7 @@ from partita.networks.packing import places_of
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy
 from partita.randomness import Noise
+from partita.registry import is_ours
 from partita.schedules import Schedule, make_schedule
 
 TIME_SCALE = 1000.0  # the sinusoids that embed a time resolve steps of about 1, so t is stretched
@@ -255,7 +255,7 @@ class MaskedMethod(nn.Module, ABC):
         everywhere = asks_everywhere(self, tokens)
         queries = places_of(None if everywhere else hidden, tokens)
         seen = tokens, ~hidden, queries, corruption.times, label, layout
-        answer = self._ask(*seen, project=not self._fuses)
+        answer = self._ask(*seen, project=not fuses(self))
         if not everywhere:
             return self._weighed(answer, queries, tokens, weights, valid)
         some_token = int(self.mask_id == 0)  # a visible place may hold a mask: padding
@@ -263,13 +263,11 @@ class MaskedMethod(nn.Module, ABC):
         return self._weighed(answer, queries, asked, weights, valid).of(hidden)
 
     def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        """Whether the loss of such tokens waits for the GPU, to find out how much is hidden."""
-        return not asks_everywhere(self, tokens)
+        """Whether the loss of such tokens waits for the GPU, to find out how much is hidden.
 
-    @property
-    def _fuses(self) -> bool:
-        """Whether the loss takes over the network's head."""
-        return getattr(self.network, "fuses", False) and has_plain_softmax(self)
+        Who knows what a law of somebody's own does?
+        """
+        return not (asks_everywhere(self, tokens) and is_ours(self.law))
 
     def _weighed(
         self,
@@ -280,7 +278,7 @@ class MaskedMethod(nn.Module, ABC):
         valid: Tensor,
     ) -> Loss:
         """The weighted cross-entropy of what the network answered."""
-        if not self._fuses:
+        if not fuses(self):
             log_probs = self.log_probabilities(answer)
             return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)
         head: nn.Linear = self.network.head  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from partita.errors import require, require_int
 from partita.fast import plain_softmax
-from partita.methods.base import METHODS, About, Loss
+from partita.methods.base import METHODS, About, Loss, asks_everywhere, fuses
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import MDLM, subs
 from partita.networks.base import PartitionNetwork, Queries
@@ -40,16 +40,14 @@ from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
 from partita.networks.partition import PartitionTransformer
+from partita.networks.transformer import Transformer
 from partita.processes.corruption import Law, Partition, PartitionLaw
 from partita.randomness import Noise
+from partita.registry import is_ours
 
 
 class PartitionMethod(MaskedMethod):
     """A masked method that learns from both groups of a partition at once."""
-
-    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002
-        """Never: all tokens are predicted, however they are parted."""
-        return False
 
     @abstractmethod
     def _ask_both(
@@ -126,7 +124,7 @@ class PartitionMethod(MaskedMethod):
     ) -> Loss:
         """The loss for tokens that are already partitioned."""
         seen = tokens, partition.groups, valid, label, layout
-        answer, queries = self._ask_both(*seen, project=not self._fuses)
+        answer, queries = self._ask_both(*seen, project=not fuses(self))
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         return self._weighed(answer, queries, tokens, partition.weights / 2, real)
 
@@ -180,6 +178,11 @@ class PGM(PartitionMethod):
             f"must be one of the network's ids, or {ids}, the one after them; got {self.mask_id!r}",
         )
         super()._check_network()
+
+    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002
+        """All tokens are predicted, however they are parted: nothing has to be found."""
+        packed = isinstance(self.network, PartitionTransformer) and self.network.packed
+        return not (packed and is_ours(self.law))
 
     @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
@@ -238,9 +241,30 @@ class ComplementaryMDLM(MDLM, PartitionMethod):
         project: bool = True,
     ) -> tuple[Tensor, Queries]:
         real = torch.ones_like(groups) if valid is None else valid
-        queries = places_of(valid, tokens)
-        first, second = (
-            self._ask(tokens, ~(hidden & real), queries, None, label, layout, project)
-            for hidden in (groups, ~groups)
-        )
-        return torch.where(groups[queries.rows, queries.positions, None], first, second), queries
+        halves = groups & real, ~groups & real
+        if self._asks_twice(tokens):
+            queries = places_of(valid, tokens)
+            first, second = (
+                self._ask(tokens, ~hidden, queries, None, label, layout, project)
+                for hidden in halves
+            )
+            own = groups[queries.rows, queries.positions, None]
+            return torch.where(own, first, second), queries
+        asked = [places_of(hidden, tokens) for hidden in halves]
+        answers = [
+            self._ask(tokens, ~hidden, queries, None, label, layout, project)
+            for hidden, queries in zip(halves, asked, strict=True)
+        ]
+        rows, positions = (torch.cat(places) for places in zip(*asked, strict=True))
+        return torch.cat(answers), Queries(rows, positions)
+
+    def _asks_twice(self, tokens: Tensor) -> bool:
+        """Whether each place is asked with both groups hidden, and one of its answers chosen.
+
+        What a fused loss asks for is what its head reads: the head itself is asked once.
+        """
+        free = tokens.is_cuda and fuses(self) and isinstance(self.network, Transformer)
+        return free or asks_everywhere(self, tokens)
+
+    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:
+        return not (self._asks_twice(tokens) and is_ours(self.law))

@@ -26,6 +26,7 @@ from partita.fast.compilation import compile_parts
 from partita.methods.ar import AR
 from partita.methods.base import Loss
 from partita.randomness import Noise
+from partita.registry import is_ours
 from partita.training.distribution import (
     World,
     like,
@@ -121,12 +122,26 @@ class Engine:
 
     def _repeats(self, parts: list[Batch]) -> bool:
         """Whether steps are the same kernels again and again, so that they can be captured."""
-        waits = getattr(self.method, "waits", None)  # methods that do not say so do
         alike = len(parts) == 1 and CapturedPass.fits(parts[0])
         alone = self.world.size == 1 and self.lesson is None and not self._drops
-        if not (self.run.capture and alike and alone) or waits is None or waits(parts[0].tokens):
+        if not (self.run.capture and alike and alone) or self._waits(parts[0]):
             return False
         return self.captured is None or self.captured.takes(parts[0])
+
+    def _waits(self, batch: Batch) -> bool:
+        """Whether a loss waits for the GPU, or may do what a recorded one does not.
+
+        Its Python runs once: what somebody's own method makes of the step, say, would be lost. So
+        it has to say itself that it does not wait.
+        """
+        says = is_ours(self.method) or "waits" in vars(type(self.method))
+        waits = getattr(self.method, "waits", None) if says else None
+        return waits is None or waits(batch.tokens)
+
+    def rest(self) -> None:
+        """Give back the memory that steps work in."""
+        self.captured = None
+        self.method.zero_grad(set_to_none=True)
 
     def _replayed(self, batch: Batch) -> Tensor:
         """The same as `_gradients` of a batch in one part, by a graph of its kernels."""

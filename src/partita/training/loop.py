@@ -87,6 +87,7 @@ def train(
             if keep and hooks.save:
                 reader.read()  # a broken loss must not reach a checkpoint
                 hooks.save()
+    engine.rest()
     return signal
 
 

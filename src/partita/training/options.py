@@ -144,7 +144,8 @@ class RunOptions:
     """Compile the network's blocks (needs a C++ compiler on CPUs)."""
     capture: bool = True
     """On a GPU: launch the kernels of a step as one graph, where steps are alike (one process and
-    one part, full rows, no dropout, and a method whose loss waits for nothing)."""
+    one part, packed rows without document attention, no dropout, a method whose loss waits for
+    nothing). It keeps the memory of a step: false, if that runs out."""
     log_every: int = 10
     """Steps between two lines of the metrics file."""
     validate_every: int = 100
