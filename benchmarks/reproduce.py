@@ -35,7 +35,7 @@ from partita.training.distribution import choose_device
 HERE = Path(__file__).parent
 RECIPES, EXAMPLES = HERE.parent / "recipes", HERE.parent / "examples"
 COMPARED = ("ar", "mdlm", "pgm")
-OTHERS = ("mdlm-complementary", "genmd4", "md4-linear", "md4-cosine", "pgm-2-6", "pgm-6-2")
+OTHERS = ("mdlm-complementary", "genmd4", "md4-linear", "md4-cosine", "pgm-2-6", "pgm-1-7")
 STEPS, FEW_STEPS = "[16,32,64,128,256,512,1024]", "[4,8,16,32,64,128]"
 TEXTS = (
     "--network.length 1024 --network.width 512 --network.depth 8 --network.heads 8 "

@@ -96,7 +96,7 @@ def wiki8(tmp_path):
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("name", ["wiki8-mdlm", "wiki8-pgm-6-2"])
+@pytest.mark.parametrize("name", ["wiki8-mdlm", "wiki8-pgm-1-7"])
 def test_a_recipe_is_run_and_measured(program, name, wiki8, tmp_path, capfd):
     flags = "--network.decoder.depth 1" if "pgm" in name else ""
     words = [ROOT / "recipes" / f"{name}.yaml", "--limit", 200, "--replicates", 2]
