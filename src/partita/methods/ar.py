@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require
-from partita.fast import has_plain_softmax, plain_softmax
-from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.fast import plain_softmax
+from partita.methods.base import METHODS, About, Loss, check_tokens, fuses
 from partita.methods.mdlm import subs
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
@@ -126,7 +126,7 @@ class AR(nn.Module):
         read = self.shifted(tokens, layout)
         weights = torch.ones(tokens.shape, device=tokens.device)
         told: dict[str, Any] = {"queries": queries, "label": label, "layout": layout}
-        if self.network.fuses and has_plain_softmax(self):
+        if fuses(self):
             vectors, head = self.network(read, project=False, **told), self.network.head
             return projected_cross_entropy(
                 vectors, head, queries, tokens, weights, valid, self.start_id
