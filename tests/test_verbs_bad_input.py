@@ -345,7 +345,10 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "eval": {
         "ar notes.txt --profile p.png": "--profile: there is none of AR; it is for mdlm, mdlm-com",
-        "mdlm --profile p.png": "--profile: there is no bound without a file; give a file",
+        "mdlm --profile p.png": "--profile: there is no likelihood without a file; give a file",
+        "ar notes.txt --order random": "--order: AR does not reveal tokens in an order; it is for",
+        "mdlm --order random": "--order: there is no likelihood without a file; give a file",
+        "mdlm notes.txt --order up": "--order: unknown name 'up'; known: left-to-right, random",
         "mdlm notes.txt --profile p.jpg": "--profile: p.jpg would hold a PNG, and its name says",
         "": "model: must be given; partita eval --help",
         "default": f"model: {NO_MODEL}",

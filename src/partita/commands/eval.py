@@ -22,6 +22,7 @@ from partita.hub.text_model import as_text
 from partita.hub.trained import TrainedModel
 from partita.provenance import environment
 from partita.samplers.front import fitting_samplers
+from partita.samplers.planned import ORDERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,10 @@ class Options(Manner):
     profile: str | None = None
     """Text, and masked models: a PNG file that shows where the bound comes from, by the share of
     hidden tokens. It takes sixteen times as long as the bound."""
+    order: str | None = None
+    """Text, and masked models: left-to-right or random. Beside the bound, what the text costs
+    exactly if it is written one token at a time in that order. The network runs for every token of
+    a row: give a --limit."""
     samples: int = 64
     """Texts or images to draw; 0 for none."""
     judge: str | None = None
@@ -77,8 +82,11 @@ class Options(Manner):
         for flag, given in (("--judge", self.judge), ("--words", self.words)):
             needed = given is None or self.samples > 0
             require(needed, flag, "there are no samples to look at", "give --samples")
-        shown = self.profile is None or self.file is not None
-        require(shown, "--profile", "there is no bound without a file", "give a file")
+        for flag, given in (("--profile", self.profile), ("--order", self.order)):
+            shown = given is None or self.file is not None
+            require(shown, flag, "there is no likelihood without a file", "give a file")
+        known = self.order is None or self.order in ORDERS
+        require(known, "--order", f"unknown name {self.order!r}", f"known: {', '.join(ORDERS)}")
         for flag, file, kind in (("--out", self.out, None), ("--profile", self.profile, ".png")):
             if file is not None:
                 check_file(Path(file), flag, kind)
@@ -106,6 +114,7 @@ def options(words: Sequence[str]) -> Options:
             "partita eval runs/notes-mdlm test.txt --judge runs/judge --samples 256",
             "partita eval runs/notes-mdlm --samples 64 --words notes.txt --out results.json",
             "partita eval runs/notes-mdlm test.txt --samples 0 --profile profile.png",
+            "partita eval default test.txt --limit 5000 --samples 0 --order left-to-right",
             "partita eval runs/digits-pgm digits --samples 500 --guidance 2 --steps 16",
             "partita eval runs/digits-pgm digits --steps 8 --options.schedule linear",
         ],
@@ -122,7 +131,11 @@ def run(words: Sequence[str]) -> None:
     with naming({"device": "--device"}):
         loaded, identity = load_any(chosen.model, chosen.device)
     if isinstance(loaded, ImageModel):
-        _refuse(chosen, ("judge", "words", "profile"), "is for text, and this is a model of images")
+        _refuse(
+            chosen,
+            ("judge", "words", "profile", "order"),
+            "is for text, and this is a model of images",
+        )
     else:
         _refuse(chosen, ("classifier",), "is for images, and this is a model of text")
     console = Console(highlight=False, stderr=chosen.json)

@@ -20,7 +20,8 @@ from partita.data.documents import Corpus
 from partita.data.hugging_face import PREFIX
 from partita.data.prepare import cache_key
 from partita.errors import InputError, naming, require
-from partita.evaluation.likelihood import nelbo
+from partita.evaluation.likelihood import Estimate, nelbo
+from partita.evaluation.orders import order_likelihood, require_ordered
 from partita.evaluation.profile import draw_profiles, profile, require_profiled
 from partita.evaluation.quality import WordList
 from partita.evaluation.texts import corpus_rows, whole_rows
@@ -41,6 +42,9 @@ def prepared(model: TextModel, chosen: Options) -> Callable[[Progress], dict[str
     if chosen.profile is not None:
         with naming({"profile": "--profile"}):
             require_profiled(model.method)
+    if chosen.order is not None:
+        with naming({"order": "--order"}):
+            require_ordered(model.method)
 
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
@@ -49,6 +53,8 @@ def prepared(model: TextModel, chosen: Options) -> Callable[[Progress], dict[str
         samples = _samples(model, examiner, known, chosen, bar) if chosen.samples else None
         if text is not None:
             results["likelihood"] = _likelihood(model, text, chosen, bar)
+            if chosen.order is not None:
+                results["in_order"] = _in_order(model, text, chosen.order, chosen, bar)
             if chosen.profile is not None:
                 results["profile"] = _profile(model, text, chosen, Path(chosen.profile), bar)
         return results if samples is None else results | {"samples": samples}
@@ -101,22 +107,43 @@ def _likelihood(model: TextModel, text: _Text, chosen: Options, bar: Progress) -
         seed=chosen.seed,
         progress=lambda share: bar.update(task, completed=share),
     )
-    units = {"character": text.characters, "byte": text.bytes, "token": bound.tokens}
-    bits = {
-        f"bits_per_{unit}{of}": value * bound.tokens / count
-        for unit, count in units.items()
-        for of, value in (("", bound.bits), ("_error", bound.bits_error))
+    return _costs(bound, text, chosen, exact=model.exact) | {
+        "perplexity": bound.perplexity,
+        "perplexity_error": bound.perplexity_error,
     }
+
+
+def _in_order(
+    model: TextModel, text: _Text, order: str, chosen: Options, bar: Progress
+) -> dict[str, Any]:
+    """What the same text costs, written one token at a time in an order."""
+    task = bar.add_task(order, total=1.0)
+    cost = order_likelihood(
+        model.method,
+        text.tokens,
+        order,
+        valid=text.real,
+        label=text.label,
+        seed=chosen.seed,
+        progress=lambda share: bar.update(task, completed=share),
+    )
+    return {"order": order} | _costs(cost, text, chosen, exact=True)
+
+
+def _costs(found: Estimate, text: _Text, chosen: Options, *, exact: bool) -> dict[str, Any]:
+    """Bits of a file by the units that it can be counted in."""
+    units = {"character": text.characters, "byte": text.bytes, "token": found.tokens}
     return {
         "file": chosen.file,
         **({} if text.label is None else {"given_the_class": True}),
-        "exact": model.exact,
-        "tokens": bound.tokens,
+        "exact": exact,
+        "tokens": found.tokens,
         "characters": text.characters,
         "bytes": text.bytes,
-        **bits,
-        "perplexity": bound.perplexity,
-        "perplexity_error": bound.perplexity_error,
+    } | {
+        f"bits_per_{unit}{of}": value * found.tokens / count
+        for unit, count in units.items()
+        for of, value in (("", found.bits), ("_error", found.bits_error))
     }
 
 
@@ -207,6 +234,8 @@ def table(results: dict[str, Any]) -> Table:
     likelihood, samples = results.get("likelihood"), results.get("samples")
     if likelihood:
         add_likelihood(shown, likelihood)
+    if "in_order" in results:
+        _add_order(shown, results["in_order"])
     if samples:
         add_samples(shown, samples)
     return shown
@@ -220,6 +249,13 @@ def add_likelihood(shown: Table, likelihood: dict[str, Any]) -> None:
         if key in likelihood:
             spread = f"{likelihood[key]:.4f} ± {likelihood[f'{key}_error']:.4f}"
             shown.add_row(key.replace("_", " "), spread)
+
+
+def _add_order(shown: Table, cost: dict[str, Any]) -> None:
+    """What it costs in an order."""
+    shown.add_row(f"[bold]{cost['order']}[/]", "one token at a time (exact)")
+    for key in ("bits_per_character", "bits_per_byte", "bits_per_token"):
+        shown.add_row(key.replace("_", " "), f"{cost[key]:.4f}")
 
 
 def add_samples(shown: Table, samples: dict[str, Any]) -> None:

@@ -25,13 +25,16 @@ from torch import Tensor
 from partita.errors import InputError, require
 from partita.fast.sampling import reveal
 from partita.methods.base import Denoiser
-from partita.randomness import Purpose
+from partita.randomness import Noise, Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
 from partita.samplers.counts import even_counts
 from partita.schedules import Schedule, make_schedule, sampling_grid
 
+ORDERS = ("left-to-right", "random")
 NEVER = -1  # plan entry of a position that is not to be filled
+Order = str | Sequence[int] | Int64[Tensor, "L"]
+"""A name ("random", "left-to-right"), or the positions as they are to be revealed."""
 
 
 def reveal_as_planned(
@@ -66,10 +69,10 @@ def reveal_as_planned(
     return canvas.tokens
 
 
-def visible_fraction_at_jump(session: Session[Denoiser], canvas: Canvas) -> Float64[Tensor, "B L"]:
+def visible_fraction_at_jump(noise: Noise, canvas: Canvas) -> Float64[Tensor, "B L"]:
     """alpha(tau) of every position's jump time, which is uniform on [0, 1)."""
     positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)[None]
-    return session.noise.uniform(Purpose.ORDER, 0, positions)
+    return noise.uniform(Purpose.ORDER, 0, positions)
 
 
 @sampler("ancestral", family="masked", planned=True)
@@ -86,7 +89,7 @@ def ancestral(
     # alpha rises along the grid. A jump at alpha(tau) = u falls into the step whose interval
     # [alpha(t_i), alpha(t_{i+1})) holds u; what a truncated schedule leaves out, into the ends.
     visible = chosen.alpha(sampling_grid(grid, steps).to(canvas.tokens.device))
-    u = visible_fraction_at_jump(session, canvas)
+    u = visible_fraction_at_jump(session.noise, canvas)
     step = torch.searchsorted(visible, u, right=True).clamp(1, steps) - 1
     plan = torch.where(canvas.remaining, step, NEVER)
     return reveal_as_planned(session, canvas, plan, visible[step], steps)
@@ -98,7 +101,7 @@ def first_hitting(session: Session[Denoiser], canvas: Canvas) -> Int64[Tensor, "
 
     alpha at a jump is uniform under every schedule, so no schedule matters.
     """
-    u = visible_fraction_at_jump(session, canvas)
+    u = visible_fraction_at_jump(session.noise, canvas)
     plan = _ranks(u, canvas)
     return reveal_as_planned(session, canvas, plan, u, int(plan.max()) + 1)
 
@@ -109,16 +112,21 @@ def ordered(
     canvas: Canvas,
     *,
     steps: int | None = None,
-    order: str | Sequence[int] | Int64[Tensor, "L"] = "random",
+    order: Order = "random",
 ) -> Int64[Tensor, "B L"]:
     """A given order, split evenly over the steps (one position per step unless told otherwise).
 
     `order` is "random" (each sample its own), "left-to-right", or the positions in the order in
     which they are to be revealed.
     """
-    keys, hidden = _order_keys(session, canvas, order), canvas.remaining.sum(-1)
+    keys, hidden = _order_keys(session.noise, canvas, order), canvas.remaining.sum(-1)
     steps = max(1, int(hidden.max())) if steps is None else steps
     return reveal_in_order(session, canvas, keys, even_counts(hidden, steps))
+
+
+def order_ranks(noise: Noise, canvas: Canvas, order: Order) -> Int64[Tensor, "B L"]:
+    """The place of every position in the order in which `ordered` reveals it, one at a time."""
+    return _ranks(_order_keys(noise, canvas, order), canvas)
 
 
 def reveal_in_order(
@@ -142,9 +150,7 @@ def _ranks(keys: Tensor, canvas: Canvas) -> Tensor:
     return torch.where(canvas.remaining, ranks, NEVER)
 
 
-def _order_keys(
-    session: Session[Denoiser], canvas: Canvas, order: str | Sequence[int] | Tensor
-) -> Tensor:
+def _order_keys(noise: Noise, canvas: Canvas, order: Order) -> Tensor:
     length, device = canvas.tokens.shape[1], canvas.tokens.device
     if not isinstance(order, str):
         problem = f"must name each of the {length} positions once"
@@ -158,7 +164,7 @@ def _order_keys(
     if order == "left-to-right":
         return torch.arange(length, device=device).expand_as(canvas.tokens)
     if order == "random":
-        return visible_fraction_at_jump(session, canvas)
+        return visible_fraction_at_jump(noise, canvas)
     raise InputError(
-        "order", f"unknown name {order!r}", "known: left-to-right, random, or a tensor of positions"
+        "order", f"unknown name {order!r}", f"known: {', '.join(ORDERS)}, or a tensor of positions"
     )
