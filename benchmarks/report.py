@@ -104,6 +104,16 @@ def bits(name: str, model: str, steps: int) -> str:
     return f"{row(name, model=model, steps=steps)['judge_bits']:.3f}"
 
 
+def worth(steps: int | None, temperature: float, **manner: Any) -> str:
+    """What texts of the model in the package, or of 5-grams, are worth that were written so."""
+    wanted = manner | {"temperature": temperature}
+    fitting = [r for r in rows("wikipedia-manners", steps=steps) if r["manner"] == wanted]
+    if not fitting:
+        return "-"
+    (one,) = fitting
+    return f"{one['judge_bits']:.3f} ({one['entropy_nats']:.3f})"
+
+
 def curve_of(name: str, model: str) -> list[Quality]:
     """What the texts of a model are worth, against the steps."""
     return [Quality(**r) for r in rows(name, model=model)]
@@ -207,6 +217,7 @@ def rendered(template: str = "results.md") -> str:
         "there": there,
         "revealed": revealed,
         "quality": quality,
+        "worth": worth,
         "seconds_of_texts": seconds_of_texts,
         "equally_good": equally_good,
         "bits": bits,

@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import manners
 import run
 import texts
 from verbs import asked, keep, partita, printed, split_flags
@@ -117,6 +118,13 @@ class Reproduction:
         texts.main([*map(str, [judge, *words_of])])
         more = "--judge", judge, "--samples", self.samples, "--grams", self._find("wiki-train.txt")
         texts.main([*map(str, [pgm, student, *words_of, *more])])
+
+    def wikipedia_manners(self) -> None:
+        """What texts of the model in the package are worth to that judge, by manner."""
+        self._trained(["wikipedia-ar"], "wiki")
+        files = "--grams", self._find("wiki-train.txt"), "--test", self._find("wiki-test.txt")
+        words = *files, "--judge", self.runs / "wikipedia-ar", "--samples", self.samples
+        manners.main([*map(str, [*words, "--out", self.out])])
 
     def sentences(self) -> None:
         """Lengths of sentences by FlexMDM, and by an MDLM that fills them up."""

@@ -22,9 +22,10 @@ from partita.hub.text_model import load
 from partita.samplers.options import SamplingOptions
 
 MOST = 25_000_000  # bytes of the whole folder: more would burden every clone
-SAMPLING = SamplingOptions(sampler="ancestral", steps=64, temperature=0.8)
-"""How it writes: in few enough steps for two cores, and cooler than it has learned to, with less
-variety and fewer slips."""
+SAMPLING = SamplingOptions(sampler="ordered", temperature=0.8, options={"order": "strided"})
+"""How it writes: one token after the other from left to right, which a judge finds best by far, and
+cooler than it has learned to, with less variety and fewer slips. In fewer steps it still draws no
+neighbours together."""
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:

@@ -25,7 +25,7 @@ def program(monkeypatch):
     """A program of benchmarks/, as a module."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     yield importlib.import_module
-    for name in ("report", "reproduce", "run", "ship", "texts", "verbs"):
+    for name in ("manners", "report", "reproduce", "run", "ship", "texts", "verbs"):
         sys.modules.pop(name, None)
 
 
@@ -126,6 +126,44 @@ def test_a_part_of_the_page_is_made_again(program, wiki8, tmp_path):
     assert found["training"]["steps"] == 3
     with pytest.raises(SystemExit, match=r"--data: there is no cifar10.tar in"):
         program("reproduce").main(["cifar10", "--data", str(tmp_path)])
+
+
+@pytest.mark.usefixtures("here")
+def test_manners_of_writing_are_judged(program, wiki8, tmp_path):
+    judge = tmp_path / "judge"
+    small = f"--method.name ar {SMALL} --training.steps 2 --training.batch_size 2".split()
+    main(["train", str(wiki8["train"]), *small, "--out", str(judge), "--run.previews", "0"])
+    asking = program("manners")
+    asking.MANNERS = {
+        "--length 8 --sampler ancestral": "[2]",
+        "--length 8 --sampler ordered --options.order strided": "[2,8]",
+    }
+    asking.TEMPERATURES = ("1", "0.5")
+    words = "--judge", judge, "--grams", wiki8["train"], "--test", wiki8["test"]
+    asking.main([*map(str, words), "--samples", "2", "--limit", "40", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "wikipedia-manners.json").read_text())
+    assert [
+        (row["writer"], row["manner"]["temperature"], row["steps"]) for row in found["rows"]
+    ] == [
+        ("default", 1, 2),
+        ("default", 1, 2),
+        ("default", 1, 8),
+        ("default", 0.5, 2),
+        ("default", 0.5, 2),
+        ("default", 0.5, 8),
+        ("5-grams", 1, None),
+        ("5-grams", 0.5, None),
+    ]
+    assert found["rows"][2]["manner"] == {
+        "sampler": "ordered",
+        "temperature": 1,
+        "order": "strided",
+    }
+    assert all(row["judge_bits"] > 0 and row["entropy_nats"] > 0 for row in found["rows"])
+    assert found["test"]["exact"]
+    cost = json.loads((tmp_path / "wikipedia-pgm-order.json").read_text())
+    assert cost["in_order"]["order"] == "left-to-right"
+    assert str(tmp_path) not in json.dumps([found, cost])
 
 
 def test_parts_of_the_page_know_their_recipes(program):

@@ -40,6 +40,7 @@ _HOME = {
     "ByteTokenizer": "partita.data.tokenizers",
     "nelbo": "partita.evaluation.likelihood",
     "exact_log_likelihood": "partita.evaluation.enumeration",
+    "order_likelihood": "partita.evaluation.orders",
     "guided": "partita.samplers",
     "Prompt": "partita.samplers",
     "sample": "partita.samplers",

@@ -188,3 +188,23 @@ def test_autoregressive():
     prompt = Prompt(torch.tensor([[1, 0, 0]]), torch.tensor([[True, False, False]]))
     given = torch.where(all_sequences(3)[:, 0] == 1, law, 0)
     assert_law(sample(model, SAMPLES, prompt=prompt, seed=12), given / given.sum())
+
+
+@pytest.mark.parametrize(
+    ("steps", "groups"), [(1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (3, [[0], [1], [2]])]
+)
+def test_strided(steps, groups):
+    """Every S-th position together: neighbours are drawn one after the other."""
+    model = table_mdlm(random_logits(3))
+    law = law_of_groups(model, groups)
+    assert_law(sample(model, SAMPLES, sampler="ordered", order="strided", steps=steps, seed=5), law)
+
+
+def test_strided_one_at_a_time_is_left_to_right_and_known_tokens_do_not_count():
+    model = table_mdlm(random_logits(3))
+    told = {"sampler": "ordered", "seed": 5}
+    drawn = [sample(model, 50, order=order, **told) for order in ("strided", "left-to-right")]
+    assert torch.equal(*drawn)
+    prompt = Prompt(torch.tensor([[1, MASK, MASK]]), torch.tensor([[True, False, False]]))
+    drawn = sample(model, SAMPLES, prompt=prompt, order="strided", steps=2, **told)
+    assert_law(drawn, law_of_groups(model, [[1], [2]], {0: 1}))

@@ -29,7 +29,6 @@ OPENING = "The city lies on the river"
 # Little enough of everything to be seen within ten seconds on two cores.
 SAMPLES = 3
 SAMPLE_LENGTH = 64
-STEPS = 32
 FILM_LENGTH = 24  # tokens, each of which is a frame
 BLOCK = 8
 
@@ -96,8 +95,8 @@ def show_shipped(console: Console, chosen: Options) -> None:
         f"{model.parameter_count / 1e6:.1f} M parameters.\n"
     )
     length = min(SAMPLE_LENGTH, model.length)
-    console.print(f"[bold]Texts[/] of {length} tokens, in {STEPS} steps:")
-    print_texts(console, model.sample(SAMPLES, length=length, steps=STEPS, seed=chosen.seed), False)
+    console.print(f"[bold]Texts[/] of {length} tokens:")
+    print_texts(console, model.sample(SAMPLES, length=length, seed=chosen.seed), False)
     console.print()
     fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
     console.print()

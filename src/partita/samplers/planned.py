@@ -31,10 +31,10 @@ from partita.samplers.canvas import Canvas
 from partita.samplers.counts import even_counts
 from partita.schedules import Schedule, make_schedule, sampling_grid
 
-ORDERS = ("left-to-right", "random")
+ORDERS = ("left-to-right", "random")  # "strided" depends on the number of steps
 NEVER = -1  # plan entry of a position that is not to be filled
 Order = str | Sequence[int] | Int64[Tensor, "L"]
-"""A name ("random", "left-to-right"), or the positions as they are to be revealed."""
+"""A name ("random", "left-to-right", "strided"), or the positions as they are to be revealed."""
 
 
 def reveal_as_planned(
@@ -116,17 +116,22 @@ def ordered(
 ) -> Int64[Tensor, "B L"]:
     """A given order, split evenly over the steps (one position per step unless told otherwise).
 
-    `order` is "random" (each sample its own), "left-to-right", or the positions in the order in
-    which they are to be revealed.
+    `order` is "random" (each sample its own), "left-to-right", "strided", or the positions in the
+    order in which they are to be revealed. Strided, S steps reveal every S-th position: the first
+    of each stretch of S, then the second, and so on. One position at a time that is left to right;
+    in fewer steps, neighbours are still drawn one after the other, and not together.
     """
-    keys, hidden = _order_keys(session.noise, canvas, order), canvas.remaining.sum(-1)
+    hidden = canvas.remaining.sum(-1)
     steps = max(1, int(hidden.max())) if steps is None else steps
-    return reveal_in_order(session, canvas, keys, even_counts(hidden, steps))
+    counts = even_counts(hidden, steps)
+    return reveal_in_order(
+        session, canvas, _order_keys(session.noise, canvas, order, steps), counts
+    )
 
 
 def order_ranks(noise: Noise, canvas: Canvas, order: Order) -> Int64[Tensor, "B L"]:
     """The place of every position in the order in which `ordered` reveals it, one at a time."""
-    return _ranks(_order_keys(noise, canvas, order), canvas)
+    return _ranks(_order_keys(noise, canvas, order, canvas.tokens.shape[1]), canvas)
 
 
 def reveal_in_order(
@@ -150,7 +155,7 @@ def _ranks(keys: Tensor, canvas: Canvas) -> Tensor:
     return torch.where(canvas.remaining, ranks, NEVER)
 
 
-def _order_keys(noise: Noise, canvas: Canvas, order: Order) -> Tensor:
+def _order_keys(noise: Noise, canvas: Canvas, order: Order, steps: int) -> Tensor:
     length, device = canvas.tokens.shape[1], canvas.tokens.device
     if not isinstance(order, str):
         problem = f"must name each of the {length} positions once"
@@ -163,8 +168,13 @@ def _order_keys(noise: Noise, canvas: Canvas, order: Order) -> Tensor:
         return positions.argsort().to(device).expand_as(canvas.tokens)
     if order == "left-to-right":
         return torch.arange(length, device=device).expand_as(canvas.tokens)
+    if order == "strided":
+        rank = canvas.remaining.cumsum(-1) - 1  # known positions do not count
+        return rank % steps * length + rank // steps
     if order == "random":
         return visible_fraction_at_jump(noise, canvas)
     raise InputError(
-        "order", f"unknown name {order!r}", f"known: {', '.join(ORDERS)}, or a tensor of positions"
+        "order",
+        f"unknown name {order!r}",
+        f"known: {', '.join(ORDERS)}, strided, or a tensor of positions",
     )

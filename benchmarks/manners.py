@@ -1,0 +1,105 @@
+"""Ask a judge what the texts of the model in the package are worth, by the manner of writing.
+
+    python benchmarks/manners.py --judge runs/wikipedia-ar --grams wiki-train.txt \
+        --test wiki-test.txt
+
+The orders and numbers of steps of the table below, at three temperatures; beside them texts of
+5-grams at the same temperatures, what the judge makes of real text and its entropy in rows of the
+same length, and what real text costs the model from left to right. Figures go to benchmarks/results/wikipedia-manners.json and
+wikipedia-pgm-order.json. A GPU, some minutes; counting grams takes minutes more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from verbs import asked, keep
+
+from partita.data.documents import Corpus
+from partita.evaluation.likelihood import standard_error
+from partita.evaluation.quality import unigram_entropy
+from partita.evaluation.texts import corpus_rows
+from partita.hub.text_model import load
+
+RESULTS = Path(__file__).parent / "results"
+MODEL = "default"
+MANNERS = {  # how texts are written, and in how many steps
+    "--sampler ancestral": "[64,256]",
+    "--sampler ordered --options.order left-to-right": "[64,128,256]",
+    "--sampler ordered --options.order strided": "[16,32,64,128]",
+    "--sampler confidence --options.confidence margin": "[64,256]",
+    "--sampler blocks --options.block_length 32 --options.inner ancestral": "[8,32]",
+    "--sampler blocks --options.block_length 8 --options.inner ancestral": "[2,8]",
+}
+TEMPERATURES = ("1", "0.9", "0.8")
+WORTH = ("judge_bits", "judge_bits_error", "entropy_nats", "entropy_nats_error")
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The words of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--judge", required=True, help="an autoregressive model")
+    parser.add_argument("--grams", required=True, help="a text whose 5-grams are counted")
+    parser.add_argument("--test", required=True, help="real text")
+    parser.add_argument("--samples", type=int, default=256, help="texts for each figure")
+    parser.add_argument("--limit", type=int, default=100_000, help="tokens whose cost is measured")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
+    return parser.parse_args(words)
+
+
+def written(said: dict[str, Any]) -> list[dict[str, Any]]:
+    """What `partita compare` says of one manner."""
+    told = {"writer": MODEL, "manner": said["manner"]}
+    worth = [{key: row[key] for key in ("steps", *WORTH)} for row in said["rows"]]
+    return [told | row for row in worth]
+
+
+def counted(said: dict[str, Any]) -> dict[str, Any]:
+    """What `partita ngram` says of the texts of grams, in the same words."""
+    texts, nats = said["samples"], math.log(2)
+    told = {"writer": "5-grams", "manner": {"temperature": texts["temperature"]}, "steps": None}
+    verdict = [texts["judge"][f"bits_per_character{end}"] for end in ("", "_error")]
+    worth = *verdict, texts["unigram_entropy_bits"] * nats, None
+    return told | dict(zip(WORTH, worth, strict=True))
+
+
+def entropy_of(text: str, rows: int) -> dict[str, float]:
+    """The entropy of real text in as many rows as models write."""
+    model = load(MODEL, device="cpu")
+    corpus, length = Corpus(text, "text", "paragraph"), model.length
+    found = corpus_rows(corpus, model.tokenizer, length, apart=False, limit=rows * length).tokens
+    each = torch.tensor([unigram_entropy([row]) for row in found.tolist()]).double() * math.log(2)
+    return {"entropy_nats": float(each.mean()), "entropy_nats_error": standard_error(each)}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """All manners, one after the other."""
+    chosen = parsed(words)
+    judging = "--judge", chosen.judge, "--samples", str(chosen.samples)
+    rows: list[dict[str, Any]] = []
+    said: dict[str, Any] = {}
+    for temperature, (manner, steps) in itertools.product(TEMPERATURES, MANNERS.items()):
+        how = *manner.split(), "--temperature", temperature, "--steps", steps
+        said = asked("compare", MODEL, *judging, *how)
+        rows += written(said)
+    for temperature in TEMPERATURES:
+        how = "--tokenizer", MODEL, "--temperature", temperature
+        rows.append(counted(asked("ngram", chosen.grams, *how, *judging)))
+    found = {"environment": said["environment"], "judge": said["judge"], "samples": chosen.samples}
+    real: dict[str, Any] = entropy_of(chosen.test, chosen.samples)
+    real |= asked("eval", chosen.judge, chosen.test, "--samples", "0")["likelihood"]
+    keep(found | {"rows": rows, "test": real}, chosen.out / "wikipedia-manners.json")
+    few = "--limit", str(chosen.limit), "--samples", "0", "--order", "left-to-right"
+    keep(asked("eval", MODEL, chosen.test, *few), chosen.out / "wikipedia-pgm-order.json")
+
+
+if __name__ == "__main__":
+    main()
