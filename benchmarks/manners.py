@@ -5,8 +5,9 @@
 
 The orders and numbers of steps of the table below, at three temperatures; beside them texts of
 5-grams at the same temperatures, what the judge makes of real text and its entropy in rows of the
-same length, and what real text costs the model from left to right. Figures go to benchmarks/results/wikipedia-manners.json and
-wikipedia-pgm-order.json. A GPU, some minutes; counting grams takes minutes more.
+same length, and what real text costs the model from left to right. Figures go to
+benchmarks/results/wikipedia-manners.json and wikipedia-pgm-order.json. A GPU, some minutes;
+counting grams takes minutes more.
 """
 
 from __future__ import annotations

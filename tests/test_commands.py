@@ -58,7 +58,7 @@ def test_demo_shows_the_shipped_model(shipped, monkeypatch, capsys):
     out = capsys.readouterr().out
     model = partita.load(shipped)
     assert f"mdlm, {sum(p.numel() for p in model.method.parameters()) / 1e6:.1f} M" in out
-    for text in model.sample(demo.SAMPLES, length=demo.SAMPLE_LENGTH, steps=demo.STEPS, seed=3):
+    for text in model.sample(demo.SAMPLES, length=demo.SAMPLE_LENGTH, seed=3):
         assert printable(text) in out
     answers = " ".join(out.split("Filling in")[1].split("Writing")[0].split())  # lines wrap
     _, between, _ = demo.EXAMPLE.split("____")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def program(monkeypatch):
     """A program of benchmarks/, as a module."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     yield importlib.import_module
-    for name in ("manners", "report", "reproduce", "run", "ship", "texts", "verbs"):
+    for name in ("manners", "report", "reproduce", "run", "ship", "strides", "texts", "verbs"):
         sys.modules.pop(name, None)
 
 
@@ -164,6 +165,19 @@ def test_manners_of_writing_are_judged(program, wiki8, tmp_path):
     cost = json.loads((tmp_path / "wikipedia-pgm-order.json").read_text())
     assert cost["in_order"]["order"] == "left-to-right"
     assert str(tmp_path) not in json.dumps([found, cost])
+
+
+def test_strides_are_judged_by_grams(program, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The river rises in the north and flows through the city. " * 40)
+    words = f"{text} --steps 2 8 --samples 3 --length 8 --out {tmp_path}/strides.json"
+    program("strides").main(words.split())
+    found = json.loads((tmp_path / "strides.json").read_text())
+    told = [(row["manner"], row["steps"]) for row in found["rows"]]
+    assert told == [("ancestral", 2), ("strided", 2), ("ancestral", 8), ("strided", 8)]
+    assert all(0 < row["bits"] < 30 and row["bits_error"] > 0 for row in found["rows"])
+    assert all(0 < row["entropy_nats"] <= math.log(8) for row in found["rows"])
+    assert str(tmp_path) not in json.dumps(found)
 
 
 def test_parts_of_the_page_know_their_recipes(program):

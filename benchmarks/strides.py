@@ -1,0 +1,101 @@
+"""Which tokens had better be drawn together? Texts of the model in the package, judged by 5-grams.
+
+    python benchmarks/strides.py wiki-train.txt
+
+In as many steps, tokens that are revealed together are chosen by chance (the sampler `ancestral`)
+or lie far apart (`ordered`, order "strided"). The grams of the text read what was written: bits per
+character, beside the entropy of a text's tokens. No GPU, half an hour; figures go to
+benchmarks/results/strides-cpu.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from verbs import keep
+
+from partita.commands.judging import written
+from partita.data.documents import Corpus
+from partita.evaluation.likelihood import standard_error
+from partita.evaluation.ngram import NGram
+from partita.evaluation.quality import unigram_entropy
+from partita.evaluation.texts import token_stream
+from partita.hub.text_model import TextModel, load
+from partita.provenance import environment
+
+RESULTS = Path(__file__).parent / "results"
+ORDER = 5
+MANNERS: dict[str, dict[str, Any]] = {
+    "ancestral": {"sampler": "ancestral"},
+    "strided": {"sampler": "ordered", "order": "strided"},
+}
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The words of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("text", help="a text whose 5-grams are counted")
+    parser.add_argument("--steps", type=int, nargs="*", default=[8, 16, 32, 64, 128, 256])
+    parser.add_argument("--samples", type=int, default=64, help="texts for each figure")
+    parser.add_argument("--length", type=int, help="tokens of a text; the model's unless given")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--out", type=Path, default=RESULTS / "strides-cpu.json")
+    return parser.parse_args(words)
+
+
+def counted(model: TextModel, text: str) -> NGram:
+    """The grams of a text in the model's tokens."""
+    corpus = Corpus(text, model.recipe.data.field, model.recipe.data.documents)
+    tokens = token_stream(corpus, model.tokenizer).tokens
+    return NGram.train(tokens, model.tokenizer.vocab_size, ORDER)
+
+
+def texts_of(model: TextModel, samples: int, length: int | None, how: dict[str, Any]) -> list[str]:
+    """So many texts, some at a time."""
+
+    def write(count: int, first: int) -> list[str]:
+        return model.sample(count, length=length, seed=0, first=first, **how)
+
+    return written(samples, write)
+
+
+def judged(grams: NGram, model: TextModel, texts: list[str]) -> dict[str, float]:
+    """What the grams make of texts, and their entropy."""
+    ids = [np.array(model.tokenizer.encode(text)) for text in texts]
+    nats = [grams.stream_nats(row) / len(text) for row, text in zip(ids, texts, strict=True)]
+    bits = torch.tensor(nats, dtype=torch.float64) / math.log(2)
+    entropy = torch.tensor([unigram_entropy([row.tolist()]) for row in ids]).double() * math.log(2)
+    return {
+        "bits": float(bits.mean()),
+        "bits_error": standard_error(bits),
+        "entropy_nats": float(entropy.mean()),
+        "entropy_nats_error": standard_error(entropy),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Both manners in every number of steps."""
+    chosen = parsed(words)
+    model = load("default", device="cpu")
+    grams = counted(model, chosen.text)
+    rows: list[dict[str, Any]] = []
+    for steps, (name, manner) in itertools.product(chosen.steps, MANNERS.items()):
+        how = manner | {"steps": steps, "temperature": chosen.temperature}
+        found = judged(grams, model, texts_of(model, chosen.samples, chosen.length, how))
+        rows.append({"manner": name, "steps": steps} | found)
+        print(f"{name}, {steps} steps: {found['bits']:.3f} ± {found['bits_error']:.3f}", flush=True)
+    told = {"samples": chosen.samples, "temperature": chosen.temperature}
+    keep({"environment": environment(model.device)} | told | {"rows": rows}, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
