@@ -3,11 +3,11 @@
     python benchmarks/manners.py --judge runs/wikipedia-ar --grams wiki-train.txt \
         --test wiki-test.txt
 
-The orders and numbers of steps of the table below, at three temperatures; beside them texts of
-5-grams at the same temperatures, what the judge makes of real text and its entropy in rows of the
-same length, and what real text costs the model from left to right. Figures go to
-benchmarks/results/wikipedia-manners.json and wikipedia-pgm-order.json. A GPU, some minutes;
-counting grams takes minutes more.
+Several orders and numbers of steps, at three temperatures and with the least probable tokens left
+out; beside them texts of 5-grams, drawn likewise, what the judge makes of real text and its entropy
+in rows of the same length, and what real text costs the model from left to right. Figures go to
+benchmarks/results/wikipedia-manners.json, manner by manner, and to wikipedia-pgm-order.json. A GPU,
+some minutes; counting grams takes minutes more.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from partita.hub.text_model import load
 
 RESULTS = Path(__file__).parent / "results"
 MODEL = "default"
-MANNERS = {  # how texts are written, and in how many steps
+MANNERS = {  # how texts are written, and in how many steps (of `blocks`: for each block)
     "--sampler ancestral": "[64,256]",
     "--sampler ordered --options.order left-to-right": "[64,128,256]",
     "--sampler ordered --options.order strided": "[16,32,64,128]",
     "--sampler confidence --options.confidence margin": "[64,256]",
     "--sampler blocks --options.block_length 32 --options.inner ancestral": "[8,32]",
     "--sampler blocks --options.block_length 8 --options.inner ancestral": "[2,8]",
+    "--sampler blocks --options.block_length 32 --options.inner confidence "
+    "--options.confidence margin": "[32]",
 }
-TEMPERATURES = ("1", "0.9", "0.8")
+DRAWN = ("--temperature 1", "--temperature 0.9", "--temperature 0.8", "--temperature 1 --top_p 0.9")
 WORTH = ("judge_bits", "judge_bits_error", "entropy_nats", "entropy_nats_error")
 
 
@@ -56,17 +58,18 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def written(said: dict[str, Any]) -> list[dict[str, Any]]:
+def rows_of(said: dict[str, Any]) -> list[dict[str, Any]]:
     """What `partita compare` says of one manner."""
     told = {"writer": MODEL, "manner": said["manner"]}
     worth = [{key: row[key] for key in ("steps", *WORTH)} for row in said["rows"]]
     return [told | row for row in worth]
 
 
-def counted(said: dict[str, Any]) -> dict[str, Any]:
+def row_of_grams(said: dict[str, Any]) -> dict[str, Any]:
     """What `partita ngram` says of the texts of grams, in the same words."""
     texts, nats = said["samples"], math.log(2)
-    told = {"writer": "5-grams", "manner": {"temperature": texts["temperature"]}, "steps": None}
+    given = {key: texts[key] for key in ("temperature", "top_p") if texts[key] is not None}
+    told = {"writer": "5-grams", "manner": given, "steps": None}
     verdict = [texts["judge"][f"bits_per_character{end}"] for end in ("", "_error")]
     worth = *verdict, texts["unigram_entropy_bits"] * nats, None
     return told | dict(zip(WORTH, worth, strict=True))
@@ -85,19 +88,20 @@ def main(words: Sequence[str] | None = None) -> None:
     """All manners, one after the other."""
     chosen = parsed(words)
     judging = "--judge", chosen.judge, "--samples", str(chosen.samples)
-    rows: list[dict[str, Any]] = []
-    said: dict[str, Any] = {}
-    for temperature, (manner, steps) in itertools.product(TEMPERATURES, MANNERS.items()):
-        how = *manner.split(), "--temperature", temperature, "--steps", steps
-        said = asked("compare", MODEL, *judging, *how)
-        rows += written(said)
-    for temperature in TEMPERATURES:
-        how = "--tokenizer", MODEL, "--temperature", temperature
-        rows.append(counted(asked("ngram", chosen.grams, *how, *judging)))
-    found = {"environment": said["environment"], "judge": said["judge"], "samples": chosen.samples}
     real: dict[str, Any] = entropy_of(chosen.test, chosen.samples)
     real |= asked("eval", chosen.judge, chosen.test, "--samples", "0")["likelihood"]
-    keep(found | {"rows": rows, "test": real}, chosen.out / "wikipedia-manners.json")
+    rows: list[dict[str, Any]] = []
+    found: dict[str, Any] = {"samples": chosen.samples, "test": real, "rows": rows}
+    for drawn, (manner, steps) in itertools.product(DRAWN, MANNERS.items()):
+        how = *manner.split(), *drawn.split(), "--steps", steps
+        said = asked("compare", MODEL, *judging, *how)
+        rows += rows_of(said)
+        found |= {key: said[key] for key in ("environment", "judge", "models", "seed")}
+        keep(found, chosen.out / "wikipedia-manners.json")
+    for drawn in DRAWN:
+        how = "--tokenizer", MODEL, *drawn.split()
+        rows.append(row_of_grams(asked("ngram", chosen.grams, *how, *judging)))
+        keep(found, chosen.out / "wikipedia-manners.json")
     few = "--limit", str(chosen.limit), "--samples", "0", "--order", "left-to-right"
     keep(asked("eval", MODEL, chosen.test, *few), chosen.out / "wikipedia-pgm-order.json")
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import manners
 import run
+import strides
 import texts
 from verbs import asked, keep, partita, printed, split_flags
 
@@ -125,6 +126,11 @@ class Reproduction:
         files = "--grams", self._find("wiki-train.txt"), "--test", self._find("wiki-test.txt")
         words = *files, "--judge", self.runs / "wikipedia-ar", "--samples", self.samples
         manners.main([*map(str, [*words, "--out", self.out])])
+
+    def wikipedia_strides(self) -> None:
+        """What it is worth to draw tokens together that lie far apart, by grams."""
+        words = self._find("wiki-train.txt"), "--out", self.out / "strides-cpu.json"
+        strides.main([*map(str, words)])
 
     def sentences(self) -> None:
         """Lengths of sentences by FlexMDM, and by an MDLM that fills them up."""

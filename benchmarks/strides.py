@@ -23,15 +23,19 @@ from verbs import keep
 
 from partita.commands.judging import written
 from partita.data.documents import Corpus
+from partita.errors import InputError
 from partita.evaluation.likelihood import standard_error
 from partita.evaluation.ngram import NGram
 from partita.evaluation.quality import unigram_entropy
 from partita.evaluation.texts import token_stream
+from partita.hub import format
+from partita.hub.default import WEIGHTS
 from partita.hub.text_model import TextModel, load
 from partita.provenance import environment
 
 RESULTS = Path(__file__).parent / "results"
-ORDER = 5
+TOKENS_OF_A_GRAM = 5
+SEED = 0
 MANNERS: dict[str, dict[str, Any]] = {
     "ancestral": {"sampler": "ancestral"},
     "strided": {"sampler": "ordered", "order": "strided"},
@@ -44,26 +48,29 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("text", help="a text whose 5-grams are counted")
-    parser.add_argument("--steps", type=int, nargs="*", default=[8, 16, 32, 64, 128, 256])
+    parser.add_argument("--steps", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256])
     parser.add_argument("--samples", type=int, default=64, help="texts for each figure")
     parser.add_argument("--length", type=int, help="tokens of a text; the model's unless given")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--out", type=Path, default=RESULTS / "strides-cpu.json")
-    return parser.parse_args(words)
+    chosen = parser.parse_args(words)
+    if min(chosen.steps) < 1 or chosen.samples < 2:
+        parser.error("--steps must be 1 or more, --samples 2 or more")
+    return chosen
 
 
-def counted(model: TextModel, text: str) -> NGram:
+def grams_of(model: TextModel, text: str) -> NGram:
     """The grams of a text in the model's tokens."""
     corpus = Corpus(text, model.recipe.data.field, model.recipe.data.documents)
     tokens = token_stream(corpus, model.tokenizer).tokens
-    return NGram.train(tokens, model.tokenizer.vocab_size, ORDER)
+    return NGram.train(tokens, model.tokenizer.vocab_size, TOKENS_OF_A_GRAM)
 
 
 def texts_of(model: TextModel, samples: int, length: int | None, how: dict[str, Any]) -> list[str]:
     """So many texts, some at a time."""
 
     def write(count: int, first: int) -> list[str]:
-        return model.sample(count, length=length, seed=0, first=first, **how)
+        return model.sample(count, length=length, seed=SEED, first=first, **how)
 
     return written(samples, write)
 
@@ -86,14 +93,24 @@ def main(words: Sequence[str] | None = None) -> None:
     """Both manners in every number of steps."""
     chosen = parsed(words)
     model = load("default", device="cpu")
-    grams = counted(model, chosen.text)
+    try:
+        grams = grams_of(model, chosen.text)
+    except InputError as error:
+        raise SystemExit(str(error)) from None
     rows: list[dict[str, Any]] = []
     for steps, (name, manner) in itertools.product(chosen.steps, MANNERS.items()):
         how = manner | {"steps": steps, "temperature": chosen.temperature}
         found = judged(grams, model, texts_of(model, chosen.samples, chosen.length, how))
         rows.append({"manner": name, "steps": steps} | found)
         print(f"{name}, {steps} steps: {found['bits']:.3f} ± {found['bits_error']:.3f}", flush=True)
-    told = {"samples": chosen.samples, "temperature": chosen.temperature}
+    told = {
+        "model": {"sha256": format.verify(WEIGHTS)[format.WEIGHTS]},
+        "grams": Path(chosen.text).name,
+        "samples": chosen.samples,
+        "length": chosen.length or model.length,
+        "temperature": chosen.temperature,
+        "seed": SEED,
+    }
     keep({"environment": environment(model.device)} | told | {"rows": rows}, chosen.out)
 
 

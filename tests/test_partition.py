@@ -266,13 +266,28 @@ def test_registers_are_read_where_there_is_nothing_else(queries, grid):
     assert not torch.allclose(
         logits, build(queries, grid=grid)(tokens, nothing, queries=everywhere)
     )
-    for packed in (True, False):
+    for packed, training in itertools.product((True, False), (True, False)):
+        network.train(training)
         for side in (False, True):  # one group has all tokens, and the other one only registers
             answers, _ = network.both(tokens, nothing | side, packed=packed)
             (gradient,) = torch.autograd.grad(answers[:, 0].sum(), network.registers)
-            empty = slice(0, 2) if side else slice(2, 4)
+            empty = slice(0, 2) if side or not training else slice(2, 4)
             assert gradient[empty].any(1).all()
             assert gradient.any(1).sum() == 2
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_both_groups_are_asked_as_one_is_when_the_model_writes(packed):
+    """So that a likelihood by both of them is that of what samplers draw."""
+    network = build(registers=2)
+    tokens = torch.arange(2 * LENGTH).view(2, LENGTH)
+    groups = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(0)) < 0.5
+    answers, places = network.both(tokens, groups, packed=packed)
+    for side in (False, True):
+        asked = groups[places.rows, places.positions] == side
+        queries = Queries(places.rows[asked], places.positions[asked])
+        alone = network(tokens, groups != side, queries=queries)
+        torch.testing.assert_close(answers[asked], alone, **TOLERANCE)
 
 
 @every_mode

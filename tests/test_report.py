@@ -139,7 +139,7 @@ def test_manners_of_writing_are_judged(program, wiki8, tmp_path):
         "--length 8 --sampler ancestral": "[2]",
         "--length 8 --sampler ordered --options.order strided": "[2,8]",
     }
-    asking.TEMPERATURES = ("1", "0.5")
+    asking.DRAWN = ("--temperature 1", "--temperature 0.5 --top_p 0.9")
     words = "--judge", judge, "--grams", wiki8["train"], "--test", wiki8["test"]
     asking.main([*map(str, words), "--samples", "2", "--limit", "40", "--out", str(tmp_path)])
     found = json.loads((tmp_path / "wikipedia-manners.json").read_text())
@@ -161,7 +161,9 @@ def test_manners_of_writing_are_judged(program, wiki8, tmp_path):
         "order": "strided",
     }
     assert all(row["judge_bits"] > 0 and row["entropy_nats"] > 0 for row in found["rows"])
+    assert found["rows"][-1]["manner"] == {"temperature": 0.5, "top_p": 0.9}
     assert found["test"]["exact"]
+    assert found["models"]["default"]["sha256"]
     cost = json.loads((tmp_path / "wikipedia-pgm-order.json").read_text())
     assert cost["in_order"]["order"] == "left-to-right"
     assert str(tmp_path) not in json.dumps([found, cost])
@@ -171,13 +173,19 @@ def test_strides_are_judged_by_grams(program, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The river rises in the north and flows through the city. " * 40)
     words = f"{text} --steps 2 8 --samples 3 --length 8 --out {tmp_path}/strides.json"
-    program("strides").main(words.split())
+    made = program("strides")
+    made.main(words.split())
     found = json.loads((tmp_path / "strides.json").read_text())
     told = [(row["manner"], row["steps"]) for row in found["rows"]]
     assert told == [("ancestral", 2), ("strided", 2), ("ancestral", 8), ("strided", 8)]
     assert all(0 < row["bits"] < 30 and row["bits_error"] > 0 for row in found["rows"])
     assert all(0 < row["entropy_nats"] <= math.log(8) for row in found["rows"])
     assert str(tmp_path) not in json.dumps(found)
+    for wrong in ("--samples 1", "--steps", "--steps 0"):
+        with pytest.raises(SystemExit):
+            made.main([*words.split(), *wrong.split()])
+    with pytest.raises(SystemExit, match="nowhere.txt does not exist"):
+        made.main(["nowhere.txt"])
 
 
 def test_parts_of_the_page_know_their_recipes(program):

@@ -41,8 +41,8 @@ class Options(Manner):
     hidden tokens. It takes sixteen times as long as the bound."""
     order: str | None = None
     """Text, and masked models: left-to-right or random. Beside the bound, what the text costs
-    exactly if it is written one token at a time in that order. The network runs for every token of
-    a row: give a --limit."""
+    exactly if it is written one token at a time in that order. The network runs for every token:
+    on two cores, 2,000 tokens of the model in the package take half a minute."""
     samples: int = 64
     """Texts or images to draw; 0 for none."""
     judge: str | None = None
@@ -114,7 +114,7 @@ def options(words: Sequence[str]) -> Options:
             "partita eval runs/notes-mdlm test.txt --judge runs/judge --samples 256",
             "partita eval runs/notes-mdlm --samples 64 --words notes.txt --out results.json",
             "partita eval runs/notes-mdlm test.txt --samples 0 --profile profile.png",
-            "partita eval default test.txt --limit 5000 --samples 0 --order left-to-right",
+            "partita eval default test.txt --limit 2000 --samples 0 --order left-to-right",
             "partita eval runs/digits-pgm digits --samples 500 --guidance 2 --steps 16",
             "partita eval runs/digits-pgm digits --steps 8 --options.schedule linear",
         ],

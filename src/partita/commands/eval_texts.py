@@ -253,7 +253,8 @@ def add_likelihood(shown: Table, likelihood: dict[str, Any]) -> None:
 
 def _add_order(shown: Table, cost: dict[str, Any]) -> None:
     """What it costs in an order."""
-    shown.add_row(f"[bold]{cost['order']}[/]", "one token at a time (exact)")
+    drawn = " for the orders of this seed" if cost["order"] == "random" else ""
+    shown.add_row(f"[bold]{cost['order']}[/]", f"one token at a time (exact{drawn})")
     for key in ("bits_per_character", "bits_per_byte", "bits_per_token"):
         shown.add_row(key.replace("_", " "), f"{cost[key]:.4f}")
 

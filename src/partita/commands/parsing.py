@@ -228,11 +228,16 @@ def _unexpected(parser: ArgumentParser, words: list[str], word: str) -> InputErr
         return InputError(
             flag, "unknown option", f"did you mean {near[0]}?" if near else _usage(parser)
         )
-    before = words[words.index(word) - 1] if word in words[1:] else ""
+    earlier = words[: words.index(word)] if word in words else []
+    before = earlier[-1] if earlier else ""
     switch = before.removesuffix("=true")
     if before != switch and switch in _switches(parser):
         return InputError(switch, f"must be true or false, got {word!r}")
-    return InputError(repr(word), "is one word too many", _usage(parser))
+    late = any(one.startswith("--") for one in earlier)
+    problem = "is one word too many" + (
+        ", or comes after flags, which must be last" if late else ""
+    )
+    return InputError(repr(word), problem, _usage(parser))
 
 
 def _unknown_key(parser: ArgumentParser, key: str) -> InputError:

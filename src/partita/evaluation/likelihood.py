@@ -85,7 +85,8 @@ def nelbo(
     `progress` is told how much of the work is done, from 0 to 1.
     """
     kind, fits = type(method).__name__, isinstance(method, TextMethod)
-    require(fits, "method", f"{kind} is no model of tokens", "DDPM has a `bound` of its own")
+    remedy = "a loaded model has a `method`; DDPM has a `bound` of its own"
+    require(fits, "method", f"{kind} is no method of tokens", remedy)
     check_tokens(tokens, method, valid)
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
     choices, count = _choices(method, law, groups), int(valid.sum())

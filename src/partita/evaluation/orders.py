@@ -41,8 +41,9 @@ def order_likelihood(
     """Nats per token of sequences that are written in an order; the network runs for every token.
 
     `order` is as for the sampler `ordered`: "left-to-right", "random" (each sequence its own, by
-    the seed), or all positions in the order in which they are revealed. `valid` tokens must come
-    before padding, and `progress` is told how much of the work is done, from 0 to 1.
+    the seed), or all positions in the order in which they are revealed, for sequences of one
+    length. `valid` tokens must come before padding, and `progress` is told how much of the work is
+    done, from 0 to 1.
     """
     require_ordered(model)
     assert isinstance(model, Denoiser)
@@ -73,7 +74,7 @@ def require_ordered(model: object) -> None:
         getattr(model, "family", None) == "masked",
         "order",
         f"{type(model).__name__} does not reveal tokens in an order",
-        "it is for mdlm, mdlm-complementary, md4, maskgit and pgm",
+        "it is for mdlm, mdlm-complementary, md4, maskgit and pgm; a loaded model has a `method`",
     )
 
 

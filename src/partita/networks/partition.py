@@ -9,8 +9,9 @@ The logits at a position depend on the tokens of the other group alone, so one p
 tokens of both groups. When sampling, the revealed tokens are the one group: they alone are
 encoded, and only the positions asked for are decoded.
 
-Each group may have registers of its own, so that an empty one still has something to read; the
-revealed tokens of sampling read those of group 0, which stands for what is visible in training.
+Each group may have registers of its own, so that an empty one still has something to read. What
+is revealed when a model writes reads those of group 0. So that a likelihood is that of the model
+which writes, both groups read those outside of training.
 
 Both run on packed tokens (`packing.py`). A plain path with L x L masks stays as the oracle.
 """
@@ -147,7 +148,7 @@ class PartitionTransformer(Trunk):
         if self.registers is not None:
             each = self.config.registers
             joined = Joined.of(segments, len(owners.rows), each)
-            added = self.registers.view(2, each, -1)[owners.groups].flatten(0, 1)
+            added = self._registers_of(owners.groups).flatten(0, 1)
             nowhere = positions.new_full((len(added),), NOWHERE)
             x, positions = joined.join(x, added.to(x.dtype)), joined.join(positions, nowhere)
             if told is not None:
@@ -158,6 +159,12 @@ class PartitionTransformer(Trunk):
         summary = self.swap.summary(memory, segments, len(owners.rows))
         aggregate = None if summary is None else summary[asked.segments]
         return self._decode(memory, positions, asked.positions, aggregate, across, asking)
+
+    def _registers_of(self, groups: Int[Tensor, "*n"]) -> Float[Tensor, "*n R W"]:
+        """The registers of some groups: their own in training, those of group 0 otherwise."""
+        assert self.registers is not None
+        sets = self.registers.view(2, self.config.registers, -1)
+        return sets[groups if self.training else torch.zeros_like(groups)]
 
     def _masked(
         self,
@@ -175,7 +182,7 @@ class PartitionTransformer(Trunk):
         if self.registers is not None:
             slots, there = documents.slots()  # two for each document, one for each of its groups
             each = self.config.registers
-            added = self.registers.view(2, each, -1)[slots % 2].flatten(1, 2)
+            added = self._registers_of(slots % 2).flatten(1, 2)
             slots, there = (y.repeat_interleave(each, 1) for y in (slots, there))
             x = torch.cat([x, added.to(x.dtype)], 1)
             read = F.pad(positions, (0, slots.shape[1]), value=NOWHERE)

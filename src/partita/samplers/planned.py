@@ -176,5 +176,5 @@ def _order_keys(noise: Noise, canvas: Canvas, order: Order, steps: int) -> Tenso
     raise InputError(
         "order",
         f"unknown name {order!r}",
-        f"known: {', '.join(ORDERS)}, strided, or a tensor of positions",
+        f"known: {', '.join(ORDERS)}, strided, or a list of positions",
     )
