@@ -184,7 +184,7 @@ def test_strides_are_judged_by_grams(program, tmp_path):
     for wrong in ("--samples 1", "--steps", "--steps 0"):
         with pytest.raises(SystemExit):
             made.main([*words.split(), *wrong.split()])
-    with pytest.raises(SystemExit, match="nowhere.txt does not exist"):
+    with pytest.raises(SystemExit, match=r"nowhere\.txt does not exist"):
         made.main(["nowhere.txt"])
 
 
