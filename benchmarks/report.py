@@ -130,13 +130,19 @@ def seconds_of_texts(speed: str, method: str, steps: int) -> float | None:
     return None
 
 
+def texts_at_once(speed: str) -> int:
+    """How many texts were written at a time when a speed was timed."""
+    title = next(iter(measured(speed)["growth"]))
+    return int(title.rpartition("batch ")[2].rstrip(")"))
+
+
 def at_speed(speed: str, method: str) -> list[Quality]:
     """What the texts of `wiki8-METHOD` are worth, at a speed that was timed without weights."""
     found = []
     for r in curve_of("wiki8-steps", f"wiki8-{method}"):
         seconds = seconds_of_texts(speed, method, r.steps)
-        if seconds is not None:  # as many texts for both: their number makes no difference
-            found.append(replace(r, tokens_per_second=LONG / seconds))
+        if seconds is not None:
+            found.append(replace(r, tokens_per_second=LONG * texts_at_once(speed) / seconds))
     return found
 
 
@@ -273,6 +279,7 @@ def main() -> None:
     draw_growth(measured("bench-h200-growth"), PICTURES / "growth.png")
     draw_steps({"steps-mdlm": "MDLM", "steps-pgm": "PGM"}, PICTURES / "steps.png")
     draw_texts("wiki8-speed-cpu", PICTURES / "texts.png")
+    draw_texts("wiki8-speed-gpu-32", PICTURES / "texts-h200.png")
     draw_profiles({"MDLM, eleven minutes": curve("wiki8-long")}, PICTURES / "profiles.png")
 
 

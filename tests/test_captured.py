@@ -39,6 +39,7 @@ PLANS = {
     "first-hitting": {"sampler": "first-hitting"},
     "ordered": {"sampler": "ordered", "steps": 5},
     "left to right": {"sampler": "ordered", "order": "left-to-right"},
+    "strided": {"sampler": "ordered", "order": "strided", "steps": 3},
     "halton": {"sampler": "halton", "steps": 4, "columns": 4, "roll": True},
     "blocks": {"sampler": "blocks", "inner": "ancestral", "block_length": 5, "steps": 3},
 }
