@@ -105,7 +105,8 @@ def bits(name: str, model: str, steps: int) -> str:
 
 
 def worth(steps: int | None, temperature: float, **manner: Any) -> str:
-    """What texts of the model in the package, or of 5-grams, are worth that were written so."""
+    """What texts of the model in the package, or of 5-grams, are worth that were written so; a dash
+    where that was not measured."""
     wanted = manner | {"temperature": temperature}
     fitting = [r for r in rows("wikipedia-manners", steps=steps) if r["manner"] == wanted]
     if not fitting:

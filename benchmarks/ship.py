@@ -23,9 +23,9 @@ from partita.samplers.options import SamplingOptions
 
 MOST = 25_000_000  # bytes of the whole folder: more would burden every clone
 SAMPLING = SamplingOptions(sampler="ordered", temperature=0.8, options={"order": "strided"})
-"""How it writes: one token after the other from left to right, which a judge finds best by far, and
-cooler than it has learned to, with less variety and fewer slips. In fewer steps it still draws no
-neighbours together."""
+"""How it writes: one token after the other from left to right, which a judge finds far better than
+random order, and cooler than it has learned to, with less variety and fewer slips. In fewer steps
+it still draws no neighbours together."""
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:

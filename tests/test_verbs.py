@@ -174,6 +174,20 @@ def test_a_model_is_printed_in_one_line():
     assert repr(model) == f"TextModel(mdlm, {count:,} parameters, 256 tokens, length 24)"
 
 
+@pytest.mark.usefixtures("here")
+def test_evaluation_in_an_order(capsys):
+    words = ["eval", "runs/corpus-mdlm", "corpus.txt", "--limit", "90", "--samples", "0"]
+    results = printed(capsys, *words, "--order", "left-to-right", "--json")
+    cost, bound = results["in_order"], results["likelihood"]
+    assert cost["exact"]
+    assert not bound["exact"]
+    assert cost["tokens"] == bound["tokens"] == 90
+    assert 0.5 < cost["bits_per_character"] / bound["bits_per_character"] < 2
+    assert main([*words, "--order", "random"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "random │ one token at a time (exact for the orders of this seed)" in out
+
+
 def test_evaluation(here, capsys):
     words = ["eval", "runs/corpus-mdlm", "corpus.txt", "--limit", "2000", "--samples", "6"]
     words += ["--judge", "runs/corpus-ar", "--out", "results.json", "--json"]

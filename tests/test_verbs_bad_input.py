@@ -393,7 +393,7 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm --out hollow": "--out: hollow is a folder; name a file",
         "mdlm --out ''": "--out: . is a folder; name a file",
         "mdlm notes.txt more": "'more': is one word too many; partita eval --help",
-        "mdlm --limit 9 notes.txt": "'notes.txt': is one word too many, or comes after flags",
+        "mdlm --limit 9 notes.txt": "'notes.txt': is one word too many, or is parted from the",
         "flex notes.txt": "file: 40 of 40 documents of notes.txt have more than the model's 8 tok",
         "flex empty.txt": "file: empty.txt holds no text",
         # Results that never come: no folder is made for them, and those of before stay.

@@ -10,7 +10,6 @@ import torch
 
 from partita.errors import InputError
 from partita.evaluation.enumeration import exact_log_likelihood
-from partita.evaluation.likelihood import nelbo
 from partita.evaluation.orders import order_likelihood
 from partita.methods import AR, MDLM, PGM
 from partita.networks import (
@@ -21,8 +20,12 @@ from partita.networks import (
 )
 from partita.samplers import sample
 from tests.laws.tables import (
+    MASK,
+    LabelledNetwork,
+    TableNetwork,
     all_sequences,
     assert_law,
+    leaning_pair,
     random_logits,
     table_md4,
     table_mdlm,
@@ -107,13 +110,41 @@ def test_rows_that_end_early_cost_what_they_cost_alone(kind):
     assert seen[-1] == 1
 
 
-def test_it_is_near_the_bound_where_orders_make_no_difference():
-    """With logits that depend on nothing, every order costs the same, and the bound that."""
+def test_orders_make_no_difference_where_logits_depend_on_nothing():
     model = table_mdlm(random_logits(1)[-1:].expand(4**LENGTH, LENGTH, -1).contiguous())
     x = all_sequences(LENGTH)
-    cost = order_likelihood(model, x)
-    assert cost.nats == pytest.approx(nelbo(model, x, replicates=2, law="subset").nats, rel=0.2)
-    assert cost.nats == pytest.approx(order_likelihood(model, x, "random").nats, rel=1e-9)
+    exact = sum(subset_bound(model, row) for row in x) / x.numel()
+    for order in ("left-to-right", "random", [2, 0, 1]):
+        assert order_likelihood(model, x, order).nats == pytest.approx(exact, rel=1e-6)
+
+
+def test_labels_are_told():
+    model = MDLM(LabelledNetwork(*leaning_pair(table)), mask_id=MASK)
+    plain = [MDLM(table(seed), mask_id=MASK) for seed in (1, 2)]
+    x = all_sequences(LENGTH)
+    labels = torch.arange(len(x)) % 2  # label 1 leans towards token 1
+    ours = order_likelihood(model, x, label=labels).nats
+    assert ours != pytest.approx(order_likelihood(model, x, label=0).nats)
+    halves = [order_likelihood(model, x[labels == c], label=c).nats for c in (0, 1)]
+    counts = [int((labels == c).sum()) for c in (0, 1)]
+    mean = sum(n * c for n, c in zip(halves, counts, strict=True)) / len(x)
+    assert ours == pytest.approx(mean, rel=1e-6)
+    assert halves[0] == pytest.approx(order_likelihood(plain[1], x[labels == 0]).nats, rel=1e-6)
+
+
+def test_dropout_is_off_and_comes_back():
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=6, length=8, width=16, depth=2, heads=2, dropout=0.5)
+    model = MDLM(Transformer(config)).train()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x = torch.randint(5, (3, 8))
+    assert order_likelihood(model, x) == order_likelihood(model, x)
+    assert model.training
+
+
+def table(seed):
+    return TableNetwork(random_logits(LENGTH, seed), with_mask=True)
 
 
 def test_what_is_refused():
@@ -125,3 +156,6 @@ def test_what_is_refused():
         order_likelihood(model, x, "upwards")
     with pytest.raises(InputError, match="valid: has padding before tokens; put the tokens"):
         order_likelihood(model, x, valid=torch.tensor([[False, True, True]]))
+    some = torch.tensor([[True] * 3, [False] * 3])  # an empty row costs nothing in any order
+    cost = order_likelihood(model, x.expand(2, -1), [2, 0, 1], valid=some)
+    assert cost == order_likelihood(model, x, [2, 0, 1])

@@ -234,9 +234,7 @@ def _unexpected(parser: ArgumentParser, words: list[str], word: str) -> InputErr
     if before != switch and switch in _switches(parser):
         return InputError(switch, f"must be true or false, got {word!r}")
     late = any(one.startswith("--") for one in earlier)
-    problem = "is one word too many" + (
-        ", or comes after flags, which must be last" if late else ""
-    )
+    problem = "is one word too many" + (", or is parted from the others by flags" if late else "")
     return InputError(repr(word), problem, _usage(parser))
 
 

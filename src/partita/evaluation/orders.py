@@ -55,10 +55,10 @@ def order_likelihood(
     first = bool((valid == (places < lengths[:, None])).all())
     require(first, "valid", "has padding before tokens", "put the tokens of a row first")
     count, done, total = int(lengths.sum()), 0, torch.zeros((), dtype=torch.float64)
+    require(count > 0, "valid", "marks no token as real")
     with evaluating(model), torch.no_grad():
-        for length in torch.unique(lengths).tolist():  # no row reads the padding of another
-            of_length = (lengths == length).nonzero()[:, 0] if length else lengths[:0]
-            for rows in of_length.split(batch_size):
+        for length in torch.unique(lengths[lengths > 0]).tolist():  # so that none reads padding
+            for rows in (lengths == length).nonzero()[:, 0].split(batch_size):
                 given = None if labels is None else labels[rows]
                 nats = _nats(model, tokens[rows, :length], order, Noise(seed, rows), given)
                 total += nats.sum().cpu()
