@@ -19,12 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from verbs import asked, keep
 
 from partita.data.documents import Corpus
-from partita.evaluation.likelihood import standard_error
-from partita.evaluation.quality import unigram_entropy
+from partita.evaluation.quality import entropy_nats
 from partita.evaluation.texts import corpus_rows
 from partita.hub.text_model import load
 
@@ -80,8 +78,7 @@ def entropy_of(text: str, rows: int) -> dict[str, float]:
     model = load(MODEL, device="cpu")
     corpus, length = Corpus(text, "text", "paragraph"), model.length
     found = corpus_rows(corpus, model.tokenizer, length, apart=False, limit=rows * length).tokens
-    each = torch.tensor([unigram_entropy([row]) for row in found.tolist()]).double() * math.log(2)
-    return {"entropy_nats": float(each.mean()), "entropy_nats_error": standard_error(each)}
+    return dict(zip(WORTH[2:], entropy_nats(found.tolist()), strict=True))
 
 
 def main(words: Sequence[str] | None = None) -> None:

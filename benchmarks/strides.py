@@ -26,7 +26,7 @@ from partita.data.documents import Corpus
 from partita.errors import InputError
 from partita.evaluation.likelihood import standard_error
 from partita.evaluation.ngram import NGram
-from partita.evaluation.quality import unigram_entropy
+from partita.evaluation.quality import entropy_nats
 from partita.evaluation.texts import token_stream
 from partita.hub import format
 from partita.hub.default import WEIGHTS
@@ -80,12 +80,12 @@ def judged(grams: NGram, model: TextModel, texts: list[str]) -> dict[str, float]
     ids = [np.array(model.tokenizer.encode(text)) for text in texts]
     nats = [grams.stream_nats(row) / len(text) for row, text in zip(ids, texts, strict=True)]
     bits = torch.tensor(nats, dtype=torch.float64) / math.log(2)
-    entropy = torch.tensor([unigram_entropy([row.tolist()]) for row in ids]).double() * math.log(2)
+    entropy, error = entropy_nats([row.tolist() for row in ids])
     return {
         "bits": float(bits.mean()),
         "bits_error": standard_error(bits),
-        "entropy_nats": float(entropy.mean()),
-        "entropy_nats_error": standard_error(entropy),
+        "entropy_nats": entropy,
+        "entropy_nats_error": error,
     }
 
 

@@ -18,6 +18,7 @@ from partita.evaluation.quality import (
     WordList,
     corpus_entropy,
     distinct,
+    entropy_nats,
     judge,
     share_of_known_words,
     unigram_entropy,
@@ -222,3 +223,10 @@ def test_bad_input(call, argument):
     with pytest.raises(InputError) as caught:
         call()
     assert caught.value.argument == argument
+
+
+def test_entropy_in_nats_with_its_error():
+    """One text repeats a token, the other has four: 0 and ln 4."""
+    mean, error = entropy_nats([[1, 1, 1, 1], [1, 2, 3, 4]])
+    assert mean == pytest.approx(math.log(4) / 2)
+    assert error == pytest.approx(math.log(4) / 2)

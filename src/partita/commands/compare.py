@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -29,8 +27,7 @@ from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.sample import Manner
 from partita.commands.show import progress_bar
 from partita.errors import naming, require, require_int, require_seed
-from partita.evaluation.likelihood import standard_error
-from partita.evaluation.quality import unigram_entropy
+from partita.evaluation.quality import entropy_nats
 from partita.evaluation.steps import (
     EqualQuality,
     Quality,
@@ -218,15 +215,15 @@ def _quality(
     texts = written(chosen.samples, write, advance, chosen.batch_size)
     warm = seconds[1:] or seconds  # the first batch also pays for what is captured and compiled
     ids = [model.tokenizer.encode(text) for text in texts]
-    entropies = torch.tensor([unigram_entropy([row]) for row in ids], dtype=torch.float64)
+    entropy, error = entropy_nats(ids)
     verdict = judged(*examiner, texts)
     return Quality(
         model=name,
         steps=how["steps"],
         judge_bits=verdict["bits_per_character"],
         judge_bits_error=verdict["bits_per_character_error"],
-        entropy_nats=float(entropies.mean()) * math.log(2),
-        entropy_nats_error=standard_error(entropies) * math.log(2),
+        entropy_nats=entropy,
+        entropy_nats_error=error,
         tokens_per_second=statistics.fmean(map(len, ids)) / statistics.median(warm),
     )
 

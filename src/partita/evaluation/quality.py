@@ -21,7 +21,7 @@ from torch import Tensor
 from partita.data.documents import Corpus, Piece
 from partita.data.tokenizers import Tokenizer
 from partita.errors import require, require_int
-from partita.evaluation.likelihood import Estimate
+from partita.evaluation.likelihood import Estimate, standard_error
 from partita.methods.ar import AR
 from partita.methods.base import check_ids
 from partita.samplers.front import evaluating
@@ -39,6 +39,12 @@ def unigram_entropy(sequences: Sequence[Sequence[int]]) -> float:
     require(len(sequences) > 0, "sequences", "is empty")
     counts = (Counter(sequence).values() for sequence in sequences)
     return sum(_entropy(np.array(list(count))) for count in counts) / len(sequences)
+
+
+def entropy_nats(sequences: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """The same in nats, as it is published, with the standard error over the sequences."""
+    each = torch.tensor([unigram_entropy([row]) for row in sequences], dtype=torch.float64)
+    return float(each.mean()) * math.log(2), standard_error(each) * math.log(2)
 
 
 def corpus_entropy(tokens: NDArray[Any] | Iterable[NDArray[Any]]) -> float:
