@@ -12,6 +12,7 @@ from scipy import stats
 from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed, Padded
 from partita.data.shards import Shards, ShardWriter
+from partita.data.token_source import TokenSource
 from partita.errors import InputError
 from partita.networks.layouts import DENSE
 from partita.randomness import permuted
@@ -145,7 +146,7 @@ def test_batches_read_ahead_are_those_of_the_order():
 
 
 def test_what_cannot_be_read_ahead_is_said_when_it_is_wanted():
-    class Short:
+    class Short(TokenSource):
         """A source whose second batch cannot be read."""
 
         ends = np.array([20])

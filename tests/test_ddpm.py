@@ -12,7 +12,8 @@ import torch
 from scipy import special, stats
 
 from partita.errors import InputError
-from partita.methods.base import METHODS, Model
+from partita.methods.base import METHODS
+from partita.methods.contracts import Model
 from partita.methods.ddpm import DDPM
 from partita.methods.diffusion_lm import EmbeddingDDPM
 from partita.networks import Segments, TransformerOptions

@@ -11,6 +11,7 @@ import torch
 import partita
 from partita.errors import InputError
 from partita.methods.base import METHODS
+from partita.methods.contracts import Denoiser, TextMethod
 from partita.methods.options import MethodOptions
 from partita.networks.options import TransformerOptions
 
@@ -23,11 +24,12 @@ from torch import nn
 
 from partita.commands import main
 from partita.methods.base import METHODS, Loss
+from partita.methods.contracts import Denoiser, TextMethod
 from partita.schedules import make_schedule
 
 
 @METHODS.register("unigram")
-class Unigram(nn.Module):
+class Unigram(nn.Module, TextMethod, Denoiser):
     """Tokens that know nothing of each other."""
 
     family, timed, schedule = "masked", False, make_schedule("linear")
@@ -100,10 +102,26 @@ class Lonely:
     def loss(self): ...
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"), [(Nothing, "has no build"), (Lonely, "unknown family 'lonely'; known")]
-)
-def test_what_a_method_lacks_is_said_when_it_is_registered(kind, message):
+class Structural(Lonely):
+    """A method that has the members, but does not say so by its base classes."""
+
+    family = "masked"
+
+
+class Half(Structural, TextMethod, Denoiser):
+    """A method that forgot its predictions."""
+
+
+LACKING = {
+    "has no build": Nothing,
+    "unknown family 'lonely'; known": Lonely,
+    "is no TextMethod, .*; derive it from partita.methods.contracts.TextMethod": Structural,
+    "has no predict": Half,
+}
+
+
+@pytest.mark.parametrize(("message", "kind"), LACKING.items())
+def test_what_a_method_lacks_is_said_when_it_is_registered(message, kind):
     with pytest.raises(InputError, match=message):
         METHODS.register("new")(kind)
     assert "new" not in METHODS

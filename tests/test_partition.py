@@ -29,7 +29,7 @@ from partita.networks import (
 from partita.networks.attention import attend
 from partita.networks.layouts import DENSE
 from partita.networks.options import PROCESSES, QUERIES, decoder_sizes
-from partita.processes.corruption import Corruption
+from partita.processes.corruption import Corruption, Law
 from partita.randomness import Noise
 from partita.samplers import sample
 from partita.samplers.counts import even_counts
@@ -782,7 +782,7 @@ def test_two_groups_have_no_time_in_common(kind, conditioning):
 
 
 @dataclass(frozen=True)
-class OneGroup:
+class OneGroup(Law):
     """A law for masked methods alone."""
 
     timed: bool = False

@@ -19,6 +19,7 @@ import torch
 from partita.methods.d3pm import D3PM, posterior, reverse
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
+from partita.networks.base import Network
 from partita.processes.betas import make_betas
 from partita.processes.matrices import Own, make_transition
 from tests.golden.cases import load
@@ -61,7 +62,7 @@ def every(case):
     return t, z[:, None], x[:, None]
 
 
-class Recorded(torch.nn.Module):
+class Recorded(torch.nn.Module, Network):
     """A network that looks its logits up by step and state."""
 
     def __init__(self, logits):

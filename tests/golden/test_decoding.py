@@ -11,6 +11,7 @@ import torch
 
 import partita
 from partita.categorical import Decoding, sample_categorical
+from partita.methods.contracts import Denoiser
 from partita.samplers.confidence import CONFIDENCES, above_threshold, most_confident
 from partita.samplers.counts import even_counts
 from partita.samplers.guidance import guide
@@ -129,7 +130,7 @@ def test_llada_guidance_hides_the_prompt():
             assert torch.equal(run["x_uncond"], expected)
 
 
-class Replayed:
+class Replayed(Denoiser):
     """A model that knows the recorded logits of every state that a run visited.
 
     A row's label is its number in the run.

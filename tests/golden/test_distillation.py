@@ -22,6 +22,7 @@ from partita.hub.published.reference import load_dit, load_partition, rename_dit
 from partita.methods import MDLM, PGM
 from partita.methods.mdlm import subs
 from partita.networks import Queries, TransformerConfig
+from partita.networks.base import Network, PartitionNetwork
 from partita.processes.draws import even_times, low_discrepancy, positive_time
 from partita.randomness import Noise
 from partita.schedules import make_schedule
@@ -170,7 +171,7 @@ def test_the_squared_error_is_one_of_probabilities_too(variant):
 # Targets -----------------------------------------------------------------------------------------
 
 
-class Steps:
+class Steps(Network):
     """A network that answers with the logits of the step whose state it is shown."""
 
     def __init__(self, states, logits):
@@ -189,7 +190,7 @@ class Steps:
         return self.logits[fits[-1]][queries.rows, queries.positions]
 
 
-class PartitionSteps(Steps):
+class PartitionSteps(Steps, PartitionNetwork):
     """The same for a network that reads groups: what is not revealed is taken for the mask."""
 
     def __call__(self, tokens, revealed, *, queries, scalar=None, label=None, layout=None):  # noqa: ARG002

@@ -22,6 +22,7 @@ from partita.methods import MDLM
 from partita.methods.flexmdm import LEAST, FlexMDM
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
+from partita.networks.base import Network
 from partita.networks.flexible import Answer, FlexibleTransformer, mean_count
 from partita.networks.layers import sinusoid
 from partita.processes.corruption import Corruption
@@ -397,7 +398,7 @@ def test_divergence():
     case.close(ours, "phi.value", rtol=1e-4, atol=1e-5)
 
 
-class Plain(torch.nn.Module):
+class Plain(torch.nn.Module, Network):
     """A network of fixed length whose logits are given."""
 
     def __init__(self, logits):

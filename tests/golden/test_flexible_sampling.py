@@ -28,6 +28,7 @@ import torch
 from torch.nn import functional as F
 
 from partita.categorical import Decoding
+from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
 from partita.processes.insertion import Interpolant
 from partita.randomness import Noise, Purpose
@@ -59,7 +60,7 @@ def pad_of(case: Case):
     return case.config["pad_token"]
 
 
-class Recorded:
+class Recorded(FlexibleModel):
     """A model that answers as stored, and expects the stored states."""
 
     family = "flexible"

@@ -20,6 +20,7 @@ from torch import nn
 from partita.methods.genmd4 import GenMD4
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
+from partita.networks.base import Network
 from partita.processes.draws import low_discrepancy
 from partita.schedules import sampling_grid
 from tests.golden.cases import Case, load
@@ -42,7 +43,7 @@ def model_of(network, raw, **options) -> GenMD4:
 # Schedules ---------------------------------------------------------------------------------------
 
 
-class Sizes:
+class Sizes(Network):
     """A network that nobody asks anything."""
 
     def __init__(self, size):
@@ -85,7 +86,7 @@ def test_initial_exponents(precision):
 # Losses ------------------------------------------------------------------------------------------
 
 
-class Recorded:
+class Recorded(Network):
     """A network that answers with recorded logits, [B, L, V] for one mask and then the other."""
 
     def __init__(self, *logits):
@@ -253,7 +254,7 @@ def test_reverse_step():
 # Exact enumeration -------------------------------------------------------------------------------
 
 
-class Table:
+class Table(Network):
     """A network that looks its logits up by state; it does not care for the time."""
 
     def __init__(self, logits):

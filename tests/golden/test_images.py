@@ -24,6 +24,7 @@ from partita.hub.published.images import load_image_partition, load_maskgit
 from partita.hub.published.reference import rename_partition
 from partita.methods import PGM, MaskGIT
 from partita.networks import Queries, Transformer, TransformerConfig
+from partita.networks.base import Network
 from partita.processes.corruption import Corruption, Rate
 from partita.randomness import Noise
 from partita.samplers.base import Session
@@ -118,7 +119,7 @@ def test_maskgit_hiding():
         torch.testing.assert_close(hidden, HIDDEN_SHARE[mode](r))
 
 
-class Recorded:
+class Recorded(Network):
     """A network whose logits were stored."""
 
     def __init__(self, logits):

@@ -25,6 +25,7 @@ from partita.evaluation.likelihood import nelbo
 from partita.methods import MD4
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
+from partita.networks.base import Network
 from partita.processes.corruption import Corruption, Discrete, Subset
 from partita.processes.draws import even_times, low_discrepancy
 from partita.processes.masked import prior_nats, reconstruction_nats, reverse
@@ -76,7 +77,7 @@ def test_schedules(precision):
 # Losses ------------------------------------------------------------------------------------------
 
 
-class Recorded:
+class Recorded(Network):
     """A network that answers with recorded logits [B, L, V] and remembers what it was shown."""
 
     def __init__(self, logits):
@@ -324,7 +325,7 @@ def test_top_p():
 # Exact enumerations ------------------------------------------------------------------------------
 
 
-class Table:
+class Table(Network):
     """A network that looks its logits up: one row of tables [(V+1)^L, L, V] for each state.
 
     At time t it answers base + t * slope. The times of its rows may be fixed beforehand: methods

@@ -23,6 +23,7 @@ from partita.hub.published.reference import (
 )
 from partita.methods import MDLM, PGM, ComplementaryMDLM
 from partita.networks import PartitionTransformer, Queries, TransformerConfig
+from partita.networks.base import Network, PartitionNetwork
 from partita.networks.layers import sinusoid
 from partita.processes.corruption import Continuous, Corruption, Discrete, Rate, weighed
 from partita.randomness import Noise
@@ -209,7 +210,7 @@ def test_end_to_end_losses_and_gradient_norms(name, packed):
 # Losses ------------------------------------------------------------------------------------------
 
 
-class Recorded:
+class Recorded(PartitionNetwork):
     """A partition network that answers with stored logits [B, L, V], of which the mask's is one."""
 
     def __init__(self, case: Case):
@@ -325,7 +326,7 @@ def test_visible_shares():
     case.close(schedule.alpha(1 - case["in.t"]), "out.alpha_complement")
 
 
-class RecordedHalves:
+class RecordedHalves(Network):
     """A network with masks: it must be shown the stored states in their order."""
 
     def __init__(self, case: Case):

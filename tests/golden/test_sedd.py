@@ -19,6 +19,7 @@ import torch
 
 from partita.methods.sedd import SEDD
 from partita.networks import TransformerConfig
+from partita.networks.base import Network
 from partita.processes.ctmc import Rates, noise_rate, total_noise
 from partita.processes.graphs import Absorbing, Uniform, make_graph
 from partita.processes.masked import reverse
@@ -64,7 +65,7 @@ def rows_of(case: Case, values):
     return values[:, None].expand(case["xt"].shape)
 
 
-class Recorded:
+class Recorded(Network):
     """A network that answers so that the method's log-scores are the recorded ones [B, L, S]."""
 
     def __init__(self, case: Case, graph, log_score, sigma):
@@ -205,7 +206,7 @@ def test_parameterisation():
     sigma = case["sigma"][:, None].expand(x.shape)
     logits = case["sedd_param/logits"]
 
-    class Sizes:
+    class Sizes(Network):
         config = TransformerConfig(vocab_size=graph.states, length=x.shape[1], time=True)
 
         def __call__(self, tokens, *, queries, scalar=None, label=None):  # noqa: ARG002

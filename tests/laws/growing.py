@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from scipy import integrate, stats
 
+from partita.methods.contracts import FlexibleModel
 from partita.methods.flexmdm import FlexMDM
 from partita.networks import TransformerConfig
 from partita.networks.flexible import Answer, FlexibleTransformer
 from partita.processes.insertion import Interpolant
 from partita.ragged import Ragged
-from partita.samplers.insertion import FlexibleModel
 from partita.schedules import make_schedule
 from tests.laws.tables import LEVEL
 
@@ -190,7 +190,7 @@ def _ask(table, text, alphas, queries, distribution):
     return log_probs, Answer(log_probs, mean, counts if distribution else None)
 
 
-class GrowingModel:
+class GrowingModel(FlexibleModel):
     """All that the sampler asks of a model, answered by a table."""
 
     family = "flexible"
@@ -199,7 +199,6 @@ class GrowingModel:
     def __init__(self, table, insertion="linear", unmasking="linear", length=6, counts=False):
         self.table, self.length, self.distribution = table, length, counts
         self.process = Interpolant(make_schedule(insertion), make_schedule(unmasking))
-        assert isinstance(self, FlexibleModel)
 
     def ask(self, text, t, queries, label=None):  # noqa: ARG002
         return _ask(self.table, text, self.process.insertion.alpha(t), queries, self.distribution)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from partita.methods import MD4, MDLM, PGM
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import Queries
+from partita.networks.base import Network, NetworkConfig, PartitionNetwork
 from partita.networks.layouts import DENSE
 from partita.processes.masked import reverse
 
@@ -25,7 +26,7 @@ LEVEL = 1e-3  # every chi-square test in this folder: fixed seeds, this level
 
 
 @dataclass(frozen=True)
-class TableConfig:
+class TableConfig(NetworkConfig):
     """The sizes of a table network."""
 
     length: int
@@ -35,7 +36,7 @@ class TableConfig:
     time: bool = True
 
 
-class TableNetwork(nn.Module):
+class TableNetwork(nn.Module, Network):
     """Logits looked up by state; they drift with the time when `drift` is not 0."""
 
     def __init__(self, logits: Tensor, drift: float = 0.0, with_mask: bool = False) -> None:
@@ -53,7 +54,7 @@ class TableNetwork(nn.Module):
         return logits
 
 
-class TablePartitionNetwork(nn.Module):
+class TablePartitionNetwork(nn.Module, PartitionNetwork):
     """The same look-up for partitions: what is not revealed is looked up as a mask.
 
     The network itself has no mask: neither an input id nor a logit.
@@ -82,7 +83,7 @@ class TablePartitionNetwork(nn.Module):
         return torch.cat(answers), Queries(*map(torch.cat, zip(*asked, strict=True)))
 
 
-class LabelledNetwork(nn.Module):
+class LabelledNetwork(nn.Module, Network):
     """Two networks: one for label 1 of 3, the other for none."""
 
     def __init__(self, known: nn.Module, nothing: nn.Module) -> None:
@@ -104,7 +105,7 @@ def leaning_pair(make) -> tuple[nn.Module, nn.Module]:
     return known, nothing
 
 
-class MixedNetwork(nn.Module):
+class MixedNetwork(nn.Module, Network):
     """Guidance by hand: (1 + w) times one network's outputs less w times another's.
 
     w is a function of 1 - t. `keep_total` leaves the sum of the exponentials what it was.

@@ -18,10 +18,12 @@ import torch
 from torch import nn
 
 from partita.errors import InputError
-from partita.methods.base import METHODS, Chain
+from partita.methods.base import METHODS
+from partita.methods.contracts import Chain
 from partita.methods.d3pm import D3PM, posterior, reverse
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
+from partita.networks.base import Network
 from partita.networks.options import TransformerOptions
 from partita.processes.betas import BETAS, betas_of, make_betas
 from partita.processes.matrices import Own, make_transition
@@ -113,7 +115,7 @@ closed = pytest.mark.parametrize(
 )
 
 
-class TimedTable(nn.Module):
+class TimedTable(nn.Module, Network):
     """Logits looked up by step and state."""
 
     def __init__(self, logits):

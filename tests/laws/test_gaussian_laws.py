@@ -16,7 +16,9 @@ from torch.distributions import Normal, kl_divergence
 
 from partita.methods.ddpm import DDPM, bits_per_dimension
 from partita.methods.diffusion_lm import EmbeddingDDPM
+from partita.networks.base import NetworkConfig
 from partita.networks.layouts import DENSE
+from partita.networks.vectors import VectorNetwork
 from partita.processes.gaussian import (
     GAUSSIAN_SCHEDULES,
     discretised_nats,
@@ -359,7 +361,7 @@ def test_without_noise_only_the_start_is_random():
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Sizes(NetworkConfig):
     """The sizes of a network that is a formula."""
 
     length: int = 1
@@ -369,7 +371,7 @@ class Sizes:
     time: bool = True
 
 
-class Formula(torch.nn.Module):
+class Formula(torch.nn.Module, VectorNetwork):
     """Logits that depend on vector and time as no training would have it."""
 
     def __init__(self, strength: float) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from partita.errors import InputError
 from partita.methods import METHODS
-from partita.methods.base import Chain
+from partita.methods.contracts import Chain
 from partita.methods.genmd4 import SECOND_MASK, GenMD4, surplus
 from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig

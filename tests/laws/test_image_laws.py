@@ -11,7 +11,9 @@ from torch import nn
 from partita.categorical import Decoding, weights
 from partita.errors import InputError
 from partita.methods import AR, MDLM, PGM, MaskGIT
+from partita.methods.contracts import Denoiser
 from partita.networks import Transformer, TransformerConfig, TransformerOptions
+from partita.networks.base import Network
 from partita.randomness import Noise
 from partita.samplers import Prompt, guided, sample
 from partita.samplers.counts import reveal_counts
@@ -163,7 +165,7 @@ def test_pgm_learns_images_by_the_same_law():
 # Guidance ----------------------------------------------------------------------------------------
 
 
-class LabelledTable(nn.Module):
+class LabelledTable(nn.Module, Network):
     """A table of logits for every label, and one for none."""
 
     def __init__(self, length):
@@ -179,7 +181,7 @@ class LabelledTable(nn.Module):
         return self.table[told[rows], state_index(tokens)[rows], queries.positions]
 
 
-class Towards:
+class Towards(Denoiser):
     """A guided model as one without labels, for the oracles: the formula, and a fixed label."""
 
     mask_id, timed, family = MASK, False, "masked"

@@ -26,6 +26,7 @@ from partita.evaluation.consistency import (
 from partita.methods import MD4, METHODS
 from partita.methods.sedd import SEDD, UniformSEDD
 from partita.networks import CausalTransformer, TransformerConfig
+from partita.networks.base import Network
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Continuous, Corruption
 from partita.processes.ctmc import (
@@ -77,7 +78,7 @@ def states_of(graph, length=LENGTH):
     return torch.tensor(list(itertools.product(range(graph.states), repeat=length)))
 
 
-class Scores(nn.Module):
+class Scores(nn.Module, Network):
     """Outputs looked up by state, drifting with what the network is told."""
 
     def __init__(self, graph, seed=0, drift=0.1, length=LENGTH):
@@ -392,7 +393,7 @@ def test_end_terms():
 # MD4 ---------------------------------------------------------------------------------------------
 
 
-class MeanScores(nn.Module):
+class MeanScores(nn.Module, Network):
     """MD4's prediction as SEDD's output: log mu + log V."""
 
     def __init__(self, inner):

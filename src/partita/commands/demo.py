@@ -21,7 +21,7 @@ from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_positive, require_seed
 from partita.hub.default import default_model, ships_a_model
 from partita.hub.text_model import load
-from partita.methods.base import Model
+from partita.methods.contracts import Model
 from partita.samplers import Prompt, sample
 
 EXAMPLE = "The ____ was built in the 19th century by the French ____."

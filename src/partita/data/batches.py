@@ -12,9 +12,10 @@ processes that each take a part of every batch see together what a single one wo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,30 +24,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.data.shards import labels_at
+from partita.data.token_source import TokenSource
 from partita.errors import InputError, require
 from partita.networks.layouts import DENSE, Layout, Segments
 from partita.randomness import Noise, Purpose, permuted
 from partita.registry import Registry
 
 
-@runtime_checkable
-class TokenSource(Protocol):
-    """Tokens that are read by range: shards on disk, or a tensor in memory."""
-
-    @property
-    def ends(self) -> NDArray[np.int64]:
-        """Where each document ends, counted in tokens."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def read(self, start: int, stop: int) -> Int64[Tensor, "N"]:
-        """Tokens start..stop."""
-        ...
-
-
 @dataclass(frozen=True)
-class InMemory:
+class InMemory(TokenSource):
     """One document in memory."""
 
     tokens: Int64[Tensor, "N"]
@@ -118,30 +104,30 @@ class Batch:
         )
 
 
-@runtime_checkable
-class Rows(Protocol):
+class Rows(ABC):
     """A corpus as numbered rows of a fixed length."""
 
-    @property
-    def length(self) -> int:
-        """Tokens of a row, padding included."""
-        ...
+    if TYPE_CHECKING:
 
+        @property
+        def length(self) -> int:
+            """Tokens of a row, padding included."""
+
+    @abstractmethod
     def __len__(self) -> int:
         """Rows of an epoch."""
-        ...
 
+    @abstractmethod
     def spans(
         self, index: Int64[Tensor, "N"], epoch: Int64[Tensor, "N"], seed: int
     ) -> list[tuple[int, int]]:
         """Where these rows begin and how many tokens they hold."""
-        ...
 
+    @abstractmethod
     def read(
         self, spans: list[tuple[int, int]]
     ) -> tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"] | None, Bool[Tensor, "N L"] | None]:
         """Tokens, which of them are real, and where documents end (as in `Batch`)."""
-        ...
 
 
 ROWS: Registry[type] = Registry("rows")
@@ -149,7 +135,7 @@ ROWS: Registry[type] = Registry("rows")
 
 @ROWS.register("packed")
 @dataclass(frozen=True)
-class Packed:
+class Packed(Rows):
     """Windows of one long text."""
 
     source: TokenSource
@@ -197,7 +183,7 @@ class Packed:
 
 @ROWS.register("padded")
 @dataclass(frozen=True)
-class Padded:
+class Padded(Rows):
     """One document per row; padding neither counts nor is read by the document."""
 
     source: TokenSource

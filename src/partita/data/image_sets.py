@@ -18,13 +18,14 @@ from safetensors.torch import save, save_file
 from torch import Tensor
 
 from partita.data import shards
-from partita.data.batches import ROWS, TokenSource
+from partita.data.batches import ROWS, Rows
 from partita.data.image_tokenizers import ImageTokenizer, PixelTokenizer
 from partita.data.images import ImageOptions, Images, read_images
 from partita.data.images.sources import DIGITS
 from partita.data.prepare import TOKENIZER, TOKENIZER_TENSORS, Prepared
 from partita.data.reading import content_hash, files_under
 from partita.data.shards import ShardWriter
+from partita.data.token_source import TokenSource
 from partita.errors import InputError, require
 from partita.files import check_folder, whole_folder
 
@@ -144,7 +145,7 @@ def _write(images: Images, tokenizer: ImageTokenizer, folder: Path, source: Imag
 
 @ROWS.register("whole")
 @dataclass(frozen=True)
-class Whole:
+class Whole(Rows):
     """Documents that all have the length of a row, as images have."""
 
     source: TokenSource

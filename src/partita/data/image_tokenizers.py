@@ -5,8 +5,9 @@ Pixels are bytes: a tokenizer takes `Images`, which know their levels, or bytes,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from jaxtyping import Int64, UInt8
@@ -20,35 +21,34 @@ LARGEST_SIDE = 1 << 12
 Pixels = UInt8[Tensor, "N C H W"]
 
 
-@runtime_checkable
-class ImageTokenizer(Protocol):
+class ImageTokenizer(ABC):
     """What the rest of the library needs of an image tokenizer."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids: one more than the largest."""
-        ...
+    if TYPE_CHECKING:
 
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of tokens; a row of tokens is the grid in raster order."""
-        ...
+        @property
+        def vocab_size(self) -> int:
+            """Number of ids: one more than the largest."""
 
+        @property
+        def grid(self) -> tuple[int, int]:
+            """Rows and columns of tokens; a row of tokens is the grid in raster order."""
+
+    @abstractmethod
     def encode(self, images: Images | Pixels) -> Int64[Tensor, "N L"]:
         """Images to ids."""
-        ...
 
+    @abstractmethod
     def decode(self, tokens: Int64[Tensor, "N L"]) -> Pixels:
         """Ids to bytes."""
-        ...
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Everything but the tensors that makes this tokenizer what it is, as JSON."""
-        ...
 
+    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that belong to it; see `from_description`."""
-        ...
 
 
 class Restorable(Protocol):
@@ -64,7 +64,7 @@ IMAGE_TOKENIZERS: Registry[type[Restorable]] = Registry("tokenizer")
 
 
 @IMAGE_TOKENIZERS.register("pixels")
-class PixelTokenizer:
+class PixelTokenizer(ImageTokenizer):
     """One token per pixel and channel: its level.
 
     Pixels come in raster order, and the channels of a pixel one after the other (r, g, b, r, g,

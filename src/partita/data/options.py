@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from partita.data.batches import ROWS, Padded, Rows, TokenSource
+from partita.data.batches import ROWS, Padded, Rows
 from partita.data.documents import SEPARATORS, Corpus
 from partita.data.image_sets import ImageSet, Whole, is_image_tokenizer
 from partita.data.images import ImageOptions
 from partita.data.prepare import LARGEST_VOCABULARY, PrepareOptions
+from partita.data.token_source import TokenSource
 from partita.data.tokenizers import Tokenizer
 from partita.errors import naming, require, require_int
 

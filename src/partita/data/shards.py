@@ -27,6 +27,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partita.data.token_source import TokenSource
 from partita.errors import InputError, require
 
 MANIFEST = "manifest.json"
@@ -132,7 +133,7 @@ class ShardWriter:
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(TokenSource):
     """Tokens on disk, read as if they were one long sequence."""
 
     folder: Path

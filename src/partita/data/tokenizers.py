@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
@@ -18,33 +19,33 @@ from partita.errors import InputError, require, require_int
 TEXT8_ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
+class Tokenizer(ABC):
     """What the rest of the library needs of a tokenizer."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids: one more than the largest."""
-        ...
+    if TYPE_CHECKING:
 
+        @property
+        def vocab_size(self) -> int:
+            """Number of ids: one more than the largest."""
+
+    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Text to ids."""
-        ...
 
+    @abstractmethod
     def encode_array(self, text: str) -> NDArray[Any]:
         """The same as an array, for large texts."""
-        ...
 
+    @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Ids to text; ids that are no token are left out."""
-        ...
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Everything that makes this tokenizer what it is, as JSON (see `from_description`)."""
-        ...
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """UTF-8 bytes: 256 ids, no training, every text."""
 
     vocab_size = 256
@@ -62,7 +63,7 @@ class ByteTokenizer:
         return {"kind": "bytes"}
 
 
-class CharacterTokenizer:
+class CharacterTokenizer(Tokenizer):
     """One id per character of an alphabet. Text8's is a-z (0..25) and the space (26)."""
 
     def __init__(self, alphabet: str = TEXT8_ALPHABET) -> None:
@@ -116,7 +117,7 @@ def _told(problem: str) -> Iterator[None]:
         raise InputError("tokenizer", f"{problem}: {' '.join(str(error).split())}") from error
 
 
-class BPETokenizer:
+class BPETokenizer(Tokenizer):
     """Byte-level byte-pair encoding, trained on the spot; every text survives the round trip.
 
     Any other tokenizer of the `tokenizers` library works here too, without that promise. Its

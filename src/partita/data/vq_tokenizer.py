@@ -12,6 +12,7 @@ from torch import Tensor
 
 from partita.data.image_tokenizers import (
     IMAGE_TOKENIZERS,
+    ImageTokenizer,
     Pixels,
     check_size,
     check_tokens,
@@ -27,7 +28,7 @@ BATCH = 256  # images at a time
 
 
 @IMAGE_TOKENIZERS.register("vq")
-class VQTokenizer:
+class VQTokenizer(ImageTokenizer):
     """One token for `factor` x `factor` pixels, in raster order: the code of a VQ network."""
 
     def __init__(self, network: VQNetwork) -> None:

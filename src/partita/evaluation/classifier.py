@@ -21,6 +21,7 @@ from partita.data.image_tokenizers import Pixels, stored_size
 from partita.data.images.base import Images, byte_pixels
 from partita.data.vq_tokenizer import scaled
 from partita.errors import InputError, fits, require, require_int
+from partita.evaluation.features import FeatureNetwork
 from partita.hub import format
 from partita.networks.classifier import ClassifierNetwork
 from partita.randomness import Noise, Purpose
@@ -69,7 +70,7 @@ class ClassifierProgress:
     accuracy: float
 
 
-class ImageClassifier:
+class ImageClassifier(FeatureNetwork):
     """A trained classifier, which is also a network of features (see `frechet`)."""
 
     def __init__(self, network: ClassifierNetwork, classes: tuple[str, ...], data: str) -> None:

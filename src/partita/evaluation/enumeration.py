@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from partita.errors import require
-from partita.methods.base import Denoiser
+from partita.methods.contracts import Denoiser
 from partita.samplers.front import evaluating
 
 EXACT_LENGTH = 16  # 2^L states are asked for: 65,536 at this length

@@ -20,7 +20,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64
@@ -30,28 +29,9 @@ from partita.data.image_tokenizers import Pixels
 from partita.data.images.base import Images
 from partita.errors import require
 from partita.evaluation.classifier import ImageClassifier
+from partita.evaluation.features import FeatureNetwork
 from partita.evaluation.inception import Inception
 from partita.registry import Registry, check_options
-
-
-@runtime_checkable
-class FeatureNetwork(Protocol):
-    """What turns images into vectors."""
-
-    @property
-    def name(self) -> str:
-        """What a result calls it; two networks with the same name give the same features."""
-        ...
-
-    @property
-    def dimension(self) -> int:
-        """Numbers in a vector."""
-        ...
-
-    def features(self, images: Images | Pixels) -> Float[Tensor, "N D"]:
-        """Vectors of images, which are bytes."""
-        ...
-
 
 FEATURE_NETWORKS: Registry[Callable[..., FeatureNetwork]] = Registry("features")
 

@@ -16,6 +16,7 @@ from partita.data.image_tokenizers import Pixels
 from partita.data.images.base import Images
 from partita.data.reading import package
 from partita.errors import InputError, require
+from partita.evaluation.features import FeatureNetwork
 from partita.training.distribution import choose_device
 
 WEIGHTS = "weights-inception-2015-12-05-6726825d.pth"
@@ -23,7 +24,7 @@ BATCH = 64  # images at a time; they are enlarged to 299 x 299
 _LAYER = "2048"
 
 
-class Inception:
+class Inception(FeatureNetwork):
     """2048 features of the Inception of 2015, for images of any size in grey or colours."""
 
     name = "inception (torch-fidelity)"

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from partita.errors import require, require_int
 from partita.methods.ar import AR
-from partita.methods.base import Loss, TextMethod, check_tokens
+from partita.methods.base import Loss, check_tokens
+from partita.methods.contracts import TextMethod
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.pgm import PartitionMethod
 from partita.networks.layouts import DENSE, Layout, Segments

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from partita.errors import require, require_int
 from partita.evaluation.likelihood import Estimate
-from partita.methods.base import Denoiser, check_tokens
+from partita.methods.base import check_tokens
+from partita.methods.contracts import Denoiser
 from partita.randomness import Noise
 from partita.samplers.canvas import Canvas
 from partita.samplers.front import as_labels, evaluating

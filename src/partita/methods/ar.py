@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from partita.errors import require
 from partita.fast import plain_softmax
 from partita.methods.base import METHODS, About, Loss, check_tokens, fuses
+from partita.methods.contracts import TextMethod
 from partita.methods.mdlm import subs
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
@@ -27,7 +28,7 @@ from partita.randomness import Noise
 
 
 @METHODS.register("ar")
-class AR(nn.Module):
+class AR(nn.Module, TextMethod):
     """A causal network and its start token (the last input id unless told otherwise)."""
 
     about = About(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -12,14 +11,11 @@ from torch import Tensor
 
 from partita.errors import require
 from partita.fast import has_plain_softmax
-from partita.networks.base import Network
-from partita.networks.layouts import DENSE, Layout
+from partita.methods.contracts import OWED, Model, QueriesHidden, TextMethod
 from partita.networks.transformer import Transformer
-from partita.randomness import Noise
 from partita.registry import Registry
-from partita.schedules import Schedule
 
-FAMILIES = ("masked", "causal", "chain", "score", "gaussian", "flexible")
+FAMILIES = tuple(OWED)
 """Who shares samplers with whom."""
 
 
@@ -35,6 +31,12 @@ class MethodRegistry(Registry[type]):
                 require(hasattr(method, needed), f"method {name!r}", f"has no {needed}")
             family, known = getattr(method, "family"), f"known: {', '.join(FAMILIES)}"  # noqa: B009
             require(family in FAMILIES, f"method {name!r}", f"unknown family {family!r}", known)
+            for base in (TextMethod, OWED[family]):
+                problem = f"is no {base.__name__}, which the family {family!r} needs"
+                remedy = f"derive it from {base.__module__}.{base.__name__}"
+                require(issubclass(method, base), f"method {name!r}", problem, remedy)
+            lacks = ", ".join(sorted(getattr(method, "__abstractmethods__", ())))
+            require(not lacks, f"method {name!r}", f"has no {lacks}")
             return add(method)
 
         return checked
@@ -86,111 +88,6 @@ class Loss:
         return replace(self, cross_entropy=nats, counted=self.counted & predicted)
 
 
-@runtime_checkable
-class Model(Protocol):
-    """What `sample` needs to know of any model."""
-
-    @property
-    def family(self) -> str:
-        """Which samplers fit: "masked", "causal", "chain", "score", "gaussian" or "flexible"."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """Longest sequence."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of input ids, the mask's included."""
-        ...
-
-    @property
-    def mask_id(self) -> int:
-        """An input id that no real token has; it stands for a hidden one."""
-        ...
-
-
-@runtime_checkable
-class Denoiser(Model, Protocol):
-    """A model that answers questions: given what is revealed, what stands at these positions?
-
-    This is all that the samplers of the masked family know of a model.
-    """
-
-    @property
-    def timed(self) -> bool:
-        """Whether predictions depend on the time."""
-        ...
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule that the model learned under."""
-        ...
-
-    def predict(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        time: Float[Tensor, "B"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "N V"]:
-        """Log-probabilities of the tokens at the (row, position) pairs; the mask's is -inf."""
-        ...
-
-
-@runtime_checkable
-class TextMethod(Model, Protocol):
-    """A model with a loss whose nats are a likelihood bound, or the likelihood itself."""
-
-    def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
-        """The loss of a batch."""
-        ...
-
-
-@runtime_checkable
-class Chain(Model, Protocol):
-    """A model whose reverse process moves whole states from t to s, whatever tokens they hold.
-
-    Its network predicts the clean tokens (the mean); the process makes a step of that.
-    """
-
-    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
-        """The probabilities of every state at time 1, where the process ends."""
-        ...
-
-    def log_mean(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
-        """log p(x | z_t), the prediction of the clean tokens."""
-        ...
-
-    def step(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        tokens: Int64[Tensor, "B L"],
-        s: Float[Tensor, "B"],
-        t: Float[Tensor, "B"],
-    ) -> Float[Tensor, "B L S"]:
-        """p(z_s | z_t) for s < t, given the prediction at t."""
-        ...
-
-
 def is_flexible(method: object) -> bool:
     """Whether a method (or its class) is one of texts that have any length, and ends of their own.
 
@@ -202,16 +99,7 @@ def is_flexible(method: object) -> bool:
 SMALL_HEAD = 0.25  # of the weights of the blocks
 
 
-@runtime_checkable
-class Asker(Protocol):
-    """A method whose loss asks its network where tokens are hidden."""
-
-    network: Network
-    everywhere: bool | None
-    """Whether it asks visible places too; on GPUs, if the head is small, unless told."""
-
-
-def asks_everywhere(method: Asker, tokens: Int64[Tensor, "B L"]) -> bool:
+def asks_everywhere(method: QueriesHidden, tokens: Int64[Tensor, "B L"]) -> bool:
     """Whether a loss asks at visible places too, and leaves their answers out.
 
     To find the hidden ones, a program on a GPU must wait for it, and its steps cannot be captured.

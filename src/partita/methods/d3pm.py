@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 from partita.errors import require, require_number
 from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.contracts import Chain, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.base import Network, check_bidirectional, check_timed
@@ -86,7 +87,7 @@ def reverse(
 
 
 @METHODS.register("d3pm")
-class D3PM(nn.Module):
+class D3PM(nn.Module, TextMethod, Chain):
     """A network that predicts clean tokens, and the chain that it reverses.
 
     The network has an input id for the mask, the last one, whatever the transition: padding is
@@ -109,6 +110,7 @@ class D3PM(nn.Module):
         },
     )
     family: str = "chain"
+    mask_id: int
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ from torch.nn import functional as F
 
 from partita.errors import require
 from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.contracts import TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
@@ -44,7 +45,7 @@ STEPS = 1000
 
 
 @METHODS.register("ddpm")
-class EmbeddingDDPM(nn.Module):
+class EmbeddingDDPM(nn.Module, TextMethod):
     """Gaussian diffusion of embeddings, with a network that predicts tokens from vectors."""
 
     about = About(

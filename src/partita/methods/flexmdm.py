@@ -35,6 +35,7 @@ from torch.nn import functional as F
 
 from partita.errors import naming, require
 from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.contracts import FlexibleModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.flexible import Answer, FlexibleTransformer
@@ -63,7 +64,7 @@ class Terms(NamedTuple):
 
 
 @METHODS.register("flexmdm")
-class FlexMDM(nn.Module):
+class FlexMDM(nn.Module, TextMethod, FlexibleModel):
     """A network that predicts hidden and missing tokens, and the schedules by which they go."""
 
     about = About(
@@ -78,6 +79,7 @@ class FlexMDM(nn.Module):
         },
     )
     family: str = "flexible"
+    process: Interpolant
     default_rows: str = "padded"
     reads_padding: bool = False
 

@@ -48,6 +48,7 @@ from torch.nn import functional as F
 
 from partita.errors import require, require_positive
 from partita.methods.base import METHODS, About, Loss, asks_everywhere, check_tokens
+from partita.methods.contracts import Chain, QueriesHidden, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, Queries, check_bidirectional, check_timed
 from partita.networks.kinds import make_network
@@ -74,7 +75,7 @@ def surplus(
 
 
 @METHODS.register("genmd4")
-class GenMD4(nn.Module):
+class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
     """Masked diffusion whose schedules depend on the token and are learned."""
 
     about = About(
@@ -86,10 +87,13 @@ class GenMD4(nn.Module):
         },
     )
     family: str = "chain"
+    network: Network
+    length: int
+    vocab_size: int
+    mask_id: int
     passes: ClassVar[int] = 2  # of the network over a token, in a step of training
     undecayed: ClassVar[tuple[str, ...]] = ("raw",)
     """Parameters without weight decay, which would pull every exponent towards softplus(0)."""
-    everywhere: bool | None = None
 
     def __init__(
         self, network: Network, *, exponent: float = 1.0, eps: float = 0.0, t1: float = 0.0

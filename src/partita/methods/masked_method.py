@@ -5,7 +5,7 @@ The process itself is in `masked.py`, the laws by which training hides tokens in
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from partita.errors import InputError, require
 from partita.methods.base import Loss, asks_everywhere, check_tokens, fuses
-from partita.networks.base import Network, Queries, check_bidirectional
+from partita.methods.contracts import Denoiser, QueriesHidden, TextMethod
+from partita.networks.base import AnyNetwork, Network, Queries, check_bidirectional
 from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
@@ -28,7 +29,7 @@ from partita.schedules import Schedule, make_schedule
 TIME_SCALE = 1000.0  # the sinusoids that embed a time resolve steps of about 1, so t is stretched
 
 
-class MaskedMethod(nn.Module, ABC):
+class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
     """A network that predicts hidden tokens, with the law by which training hides them.
 
     A subclass states its parameterisation (how logits become the prediction x_theta) and the
@@ -36,17 +37,19 @@ class MaskedMethod(nn.Module, ABC):
     """
 
     family: str = "masked"
+    network: Network
+    mask_id: int
+    schedule: Schedule
     default_schedule: ClassVar[str]
     default_law: ClassVar[str]
     default_conditioning: ClassVar[str]
     predicts_real_tokens_alone: ClassVar[bool] = False
     partitions: ClassVar[bool] = False  # whether its network reads groups, not masks
     reads_padding: ClassVar[bool] = True  # unless a layout keeps it apart
-    everywhere: bool | None = None
 
     def __init__(
         self,
-        network: Network,
+        network: AnyNetwork,
         *,
         mask_id: int | None = None,
         schedule: str | Schedule | None = None,
@@ -61,7 +64,7 @@ class MaskedMethod(nn.Module, ABC):
         """
         super().__init__()
         self._check_kind(network)
-        self.network = network
+        self.network = network  # type: ignore[assignment]  # PGM declares its own
         self.mask_id = self._default_mask_id() if mask_id is None else mask_id
         self.schedule = make_schedule(schedule or self.default_schedule)
         self.law = make_law(law or self.default_law, self.schedule, **law_options)

@@ -36,6 +36,7 @@ from torch.nn import functional as F
 
 from partita.errors import require
 from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.contracts import ScoreModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, Queries, check_bidirectional
 from partita.networks.kinds import make_network
@@ -51,7 +52,7 @@ CONDITIONINGS = ("none", "sigma", "time")
 
 
 @METHODS.register("sedd")
-class SEDD(nn.Module):
+class SEDD(nn.Module, TextMethod, ScoreModel):
     """A network that estimates ratios of probabilities, with the chain that noises its data."""
 
     about = About(
@@ -66,6 +67,8 @@ class SEDD(nn.Module):
         },
     )
     family: str = "score"
+    graph: Graph
+    schedule: Schedule
     default_graph: ClassVar[str] = "absorbing"
     default_schedule: ClassVar[str] = "mdlm:loglinear"  # sigma = -log(1 - (1 - eps) t), as theirs
     default_conditioning: ClassVar[str] = "sigma"

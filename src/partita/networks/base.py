@@ -1,8 +1,9 @@
-"""What a method asks of its network. Any module of this shape will do."""
+"""What a method asks of its network: base classes to derive a module from, after `nn.Module`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -18,47 +19,50 @@ class Queries(NamedTuple):
     positions: Int[Tensor, "N"]
 
 
-@runtime_checkable
-class NetworkConfig(Protocol):
+class NetworkConfig:
     """The sizes that methods and samplers need."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of input ids."""
-        ...
+    if TYPE_CHECKING:  # for type checkers alone: fields and properties will do
 
-    @property
-    def outputs(self) -> int:
-        """Number of logits."""
-        ...
+        @property
+        def vocab_size(self) -> int:
+            """Number of input ids."""
 
-    @property
-    def length(self) -> int:
-        """Longest sequence."""
-        ...
+        @property
+        def outputs(self) -> int:
+            """Number of logits."""
 
-    @property
-    def time(self) -> bool:
-        """Whether the network reads a scalar: a time or a noise level."""
-        ...
+        @property
+        def length(self) -> int:
+            """Longest sequence."""
 
-    @property
-    def classes(self) -> int:
-        """Number of class labels; label number `classes` means none."""
-        ...
+        @property
+        def time(self) -> bool:
+            """Whether the network reads a scalar: a time or a noise level."""
+
+        @property
+        def classes(self) -> int:
+            """Number of class labels; label number `classes` means none."""
 
 
-@runtime_checkable
-class Network(Protocol):
+class AnyNetwork:
+    """What all kinds of network have: sizes."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def config(self) -> NetworkConfig:
+            """Its sizes."""
+
+
+class Network(AnyNetwork, ABC):
     """Tokens (and a scalar, a label) to logits at the queried positions.
 
     A network that only knows dense batches may leave `layout` out: it is passed where it is not
     the default.
     """
 
-    @property
-    def config(self) -> NetworkConfig: ...
-
+    @abstractmethod
     def __call__(
         self,
         tokens: Int[Tensor, "B L"],
@@ -67,16 +71,14 @@ class Network(Protocol):
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
-    ) -> Float[Tensor, "N V"]: ...
+    ) -> Float[Tensor, "N V"]:
+        """Logits at the queries."""
 
 
-@runtime_checkable
-class PartitionNetwork(Protocol):
+class PartitionNetwork(AnyNetwork, ABC):
     """Tokens and a partition of them to logits that never depend on a token's own group."""
 
-    @property
-    def config(self) -> NetworkConfig: ...
-
+    @abstractmethod
     def __call__(
         self,
         tokens: Int[Tensor, "B L"],
@@ -88,8 +90,8 @@ class PartitionNetwork(Protocol):
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
         """Logits at the queries given the revealed tokens, as if there were no others."""
-        ...
 
+    @abstractmethod
     def both(
         self,
         tokens: Int[Tensor, "B L"],
@@ -101,16 +103,16 @@ class PartitionNetwork(Protocol):
         layout: Layout = DENSE,
     ) -> tuple[Float[Tensor, "N V"], Queries]:
         """Logits of every real token from the other group's, and where each of them stands."""
-        ...
 
 
 def check_bidirectional(network: object) -> None:
     """Refuse what cannot read a whole noisy sequence, on both sides of every token."""
     name = type(network).__name__
-    require(isinstance(network, Network), "network", f"{name} is no network", "use Transformer")
     groups = isinstance(network, PartitionNetwork)
     remedy = "use Transformer, or the method PGM"
     require(not groups, "network", f"{name} reads groups, not noisy tokens", remedy)
+    remedy = "use Transformer, or derive your own from partita.networks.base.Network"
+    require(isinstance(network, Network), "network", f"{name} is no Network", remedy)
     problem = "a causal network cannot see what follows a hidden token"
     causal = getattr(network, "causal", False)
     require(not causal, "network", problem, "use Transformer, or the method AR")

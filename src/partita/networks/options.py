@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from partita.errors import InputError, require, require_int, require_positive
+from partita.networks.base import NetworkConfig
 from partita.networks.layers import MLPS, NORMS, QKNorm
 from partita.networks.levels import LOGISTIC_NUMBERS
 
@@ -131,7 +132,7 @@ class TransformerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(TransformerOptions):
+class TransformerConfig(TransformerOptions, NetworkConfig):
     """Sizes and options of a transformer."""
 
     vocab_size: int

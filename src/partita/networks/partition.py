@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.networks.base import Queries
+from partita.networks.base import PartitionNetwork, Queries
 from partita.networks.blocks import Block, CrossBlock, initialise
 from partita.networks.conditions import Condition, Told
 from partita.networks.group_swap import GroupSwap
@@ -34,7 +34,7 @@ from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
 
 
-class PartitionTransformer(Trunk):
+class PartitionTransformer(Trunk, PartitionNetwork):
     """Tokens and their groups to logits that never look at a token's own group."""
 
     groups = 2

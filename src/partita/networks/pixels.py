@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partita.errors import require
-from partita.networks.base import Queries
+from partita.networks.base import Network, Queries
 from partita.networks.layouts import DENSE, Dense, Layout
 from partita.networks.options import (
     TransformerConfig,
@@ -41,7 +41,7 @@ class ImageShape(NamedTuple):
         return ImageShape(options.length // columns, columns // channels, channels)
 
 
-class PixelTrunk(Trunk):
+class PixelTrunk(Trunk, Network):
     """Tokens to logits by way of a whole image; a subclass says how."""
 
     def __init__(self, config: TransformerConfig) -> None:

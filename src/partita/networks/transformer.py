@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
-from partita.networks.base import Queries
+from partita.networks.base import Network, Queries
 from partita.networks.blocks import Block, initialise
 from partita.networks.conditions import Condition, Told
 from partita.networks.layouts import DENSE, Dense, Layout, Segments
@@ -24,7 +24,7 @@ from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
 
 
-class Transformer(Trunk):
+class Transformer(Trunk, Network):
     """Tokens (and positions, a scalar, a label) to logits."""
 
     causal = False

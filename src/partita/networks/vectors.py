@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partita.errors import require_int
-from partita.networks.base import NetworkConfig
+from partita.networks.base import AnyNetwork
 from partita.networks.blocks import Block, initialise
 from partita.networks.layers import Rotary
 from partita.networks.layouts import DENSE, Layout, Segments
@@ -17,18 +18,16 @@ from partita.networks.options import TransformerConfig, refuse_decoder, refuse_o
 from partita.networks.trunk import Trunk
 
 
-@runtime_checkable
-class VectorNetwork(Protocol):
+class VectorNetwork(AnyNetwork, ABC):
     """Vectors (and a scalar, a label) to logits at every position."""
 
-    @property
-    def config(self) -> NetworkConfig: ...
+    if TYPE_CHECKING:
 
-    @property
-    def dimensions(self) -> int:
-        """How many numbers a vector has."""
-        ...
+        @property
+        def dimensions(self) -> int:
+            """How many numbers a vector has."""
 
+    @abstractmethod
     def __call__(
         self,
         x: Float[Tensor, "B L D"],
@@ -36,11 +35,14 @@ class VectorNetwork(Protocol):
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
-    ) -> Float[Tensor, "B L V"]: ...
+    ) -> Float[Tensor, "B L V"]:
+        """Logits."""
 
 
-class VectorTransformer(Trunk):
+class VectorTransformer(Trunk, VectorNetwork):
     """The blocks of `Transformer` on vectors of `dimensions` numbers."""
+
+    dimensions: int
 
     def __init__(self, config: TransformerConfig, dimensions: int) -> None:
         refuse_decoder(config)

@@ -34,9 +34,10 @@ them and twice the weight. The weights of a sequence's tokens then always sum to
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -74,34 +75,27 @@ class Partition:
     weights: Float[Tensor, "B L"]
 
 
-@runtime_checkable
-class Law(Protocol):
+class Law(ABC):
     """How tokens are hidden."""
 
-    @property
-    def timed(self) -> bool:
-        """Whether a draw comes with a time."""
-        ...
+    timed: ClassVar[bool]
+    """Whether a draw comes with a time."""
+    bound: ClassVar[bool]
+    """Whether the weights are those of a likelihood bound."""
 
-    @property
-    def bound(self) -> bool:
-        """Whether the weights are those of a likelihood bound."""
-        ...
-
+    @abstractmethod
     def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
         """Hide some of the valid tokens."""
-        ...
 
 
-@runtime_checkable
-class PartitionLaw(Law, Protocol):
+class PartitionLaw(Law):
     """A law that can weigh the visible tokens as well."""
 
+    @abstractmethod
     def partition(
         self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
     ) -> Partition:
         """Divide the valid tokens: group 1 is hidden from group 0, and group 0 from group 1."""
-        ...
 
 
 def weighed(
@@ -120,7 +114,7 @@ def weighed(
 
 @LAWS.register("continuous")
 @dataclass(frozen=True)
-class Continuous:
+class Continuous(PartitionLaw):
     """The continuous-time bound."""
 
     schedule: Schedule
@@ -146,7 +140,7 @@ class Continuous:
 
 @LAWS.register("discrete")
 @dataclass(frozen=True)
-class Discrete:
+class Discrete(PartitionLaw):
     """The bound of a chain of T steps; its first step is the reconstruction term."""
 
     schedule: Schedule
@@ -194,7 +188,7 @@ class Discrete:
 
 @LAWS.register("subset")
 @dataclass(frozen=True)
-class Subset:
+class Subset(PartitionLaw):
     """The same bound with the time integrated out, for networks that are not told the time."""
 
     schedule: Schedule | None = None
@@ -222,7 +216,7 @@ class Subset:
 
 @LAWS.register("clipped")
 @dataclass(frozen=True)
-class Clipped:
+class Clipped(PartitionLaw):
     """The subset law with no weight above `most`.
 
     Rows in which few tokens are hidden have the largest weights, and so most of the variance.
@@ -249,7 +243,7 @@ class Clipped:
 
 @LAWS.register("rate")
 @dataclass(frozen=True)
-class Rate:
+class Rate(PartitionLaw):
     """Masked generative modelling at large: any hiding rate and any weight, as functions of t.
 
     `Rate(rate=lambda t: torch.full_like(t, 0.15))` is BERT's law.

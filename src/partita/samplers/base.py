@@ -13,7 +13,7 @@ from torch import Tensor
 from partita.categorical import PLAIN, Decoding, sample_categorical
 from partita.fast import KERNELS
 from partita.fast.sampling import has_program
-from partita.methods.base import Denoiser
+from partita.methods.contracts import Denoiser
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
 from partita.samplers.canvas import Canvas

@@ -19,7 +19,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from partita.errors import require, require_int
-from partita.methods.base import Denoiser
+from partita.methods.contracts import Denoiser
 from partita.samplers.base import SAMPLERS, Session, Step, sampler
 from partita.samplers.canvas import Canvas
 

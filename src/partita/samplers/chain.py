@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from partita.categorical import decoded, sample_categorical
-from partita.methods.base import Chain
+from partita.methods.contracts import Chain
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from partita.errors import require_number
-from partita.methods.base import Denoiser
+from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
 from partita.registry import Registry
 from partita.samplers.base import Session, sampler

@@ -16,7 +16,8 @@ from partita.categorical import Decoding
 from partita.errors import InputError, require, require_int, require_seed
 from partita.fast import KERNELS
 from partita.fast.sampling import has_program
-from partita.methods.base import Model, check_ids
+from partita.methods.base import check_ids
+from partita.methods.contracts import Model
 from partita.randomness import Noise
 from partita.samplers.base import SAMPLERS, SPEEDS, Callback, Sampler, Session
 from partita.samplers.canvas import Canvas, Prompt

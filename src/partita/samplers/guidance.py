@@ -27,8 +27,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from partita.errors import InputError, require, require_number
-from partita.methods.base import Model
-from partita.networks.base import Network
+from partita.methods.contracts import Model
+from partita.networks.base import AnyNetwork
 from partita.registry import Registry
 
 Ramp = Callable[[Tensor], Tensor]
@@ -61,7 +61,7 @@ M = TypeVar("M", bound=Model)
 
 
 @dataclass(frozen=True)
-class Guided(Generic[M]):
+class Guided(Model, Generic[M]):
     """A labelled model under guidance. `guided` finds the one for a model's family."""
 
     model: M
@@ -80,11 +80,9 @@ class Guided(Generic[M]):
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    # Said aloud, so that a guided model is seen to be a model.
-
     @property
-    def network(self) -> Network:
-        network: Network = self.model.network  # type: ignore[attr-defined]
+    def network(self) -> AnyNetwork:
+        network: AnyNetwork = self.model.network  # type: ignore[attr-defined]
         return network
 
     @property

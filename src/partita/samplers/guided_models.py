@@ -18,14 +18,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.methods.ar import AR
-from partita.methods.base import Chain, Denoiser, Model
+from partita.methods.contracts import Chain, Denoiser, FlexibleModel, Model, ScoreModel
 from partita.methods.diffusion_lm import EmbeddingDDPM
 from partita.networks.attention import KeyValueCache
 from partita.networks.flexible import Answer, mean_count
 from partita.ragged import Ragged
 from partita.samplers.guidance import Guided, Ramp, check_guidable, guide, mix
-from partita.samplers.insertion import FlexibleModel
-from partita.samplers.score import ScoreModel
 
 
 def twice(x: Tensor) -> Tensor:
@@ -39,7 +37,7 @@ def halves(both: Tensor) -> tuple[Tensor, Tensor]:
     return conditional, unconditional
 
 
-class GuidedDenoiser(Guided[Denoiser]):
+class GuidedDenoiser(Guided[Denoiser], Denoiser):
     """MDLM, MD4, MaskGIT, PGM."""
 
     def predict(
@@ -81,8 +79,11 @@ class GuidedAR(Guided[AR]):
         return guide(*halves(both), weights[:, None])
 
 
-class GuidedChain(Guided[Chain]):
+class GuidedChain(Guided[Chain], Chain):
     """D3PM, GenMD4."""
+
+    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
+        return self.model.prior(like)
 
     def log_mean(
         self,
@@ -92,6 +93,15 @@ class GuidedChain(Guided[Chain]):
     ) -> Float[Tensor, "B L V"]:
         both = self.model.log_mean(twice(tokens), twice(time), self._labels(label))
         return guide(*halves(both), self._weights(1 - time)[:, None, None])
+
+    def step(
+        self,
+        log_mean: Float[Tensor, "B L V"],
+        tokens: Int64[Tensor, "B L"],
+        s: Float[Tensor, "B"],
+        t: Float[Tensor, "B"],
+    ) -> Float[Tensor, "B L S"]:
+        return self.model.step(log_mean, tokens, s, t)
 
 
 class GuidedEmbeddings(Guided[EmbeddingDDPM]):
@@ -108,7 +118,7 @@ class GuidedEmbeddings(Guided[EmbeddingDDPM]):
         return guide(*halves(both), self._weights(share)[:, None, None])
 
 
-class GuidedScore(Guided[ScoreModel]):
+class GuidedScore(Guided[ScoreModel], ScoreModel):
     """SEDD."""
 
     def log_score(
@@ -136,7 +146,7 @@ class GuidedScore(Guided[ScoreModel]):
         return torch.where(weight == 0, conditional, guided)
 
 
-class GuidedGrowth(Guided[FlexibleModel]):
+class GuidedGrowth(Guided[FlexibleModel], FlexibleModel):
     """FlexMDM."""
 
     def ask(

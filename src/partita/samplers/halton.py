@@ -16,7 +16,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from partita.errors import require, require_int
-from partita.methods.base import Denoiser
+from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas

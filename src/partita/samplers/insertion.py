@@ -27,16 +27,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from partita.errors import require, require_int, require_positive
-from partita.methods.base import Model
+from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
-from partita.processes.insertion import Interpolant
 from partita.ragged import Ragged
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
@@ -49,31 +47,6 @@ from partita.schedules import sampling_grid
 POSITION = "position"
 RANDOM = "random"
 MOST_COMPETING = 32
-
-
-@runtime_checkable
-class FlexibleModel(Model, Protocol):
-    """A model of texts of any length. This is all that this sampler knows of one."""
-
-    @property
-    def process(self) -> Interpolant:
-        """The schedules."""
-        ...
-
-    @property
-    def end_id(self) -> int:
-        """What fills up rows of shorter texts."""
-        ...
-
-    def ask(
-        self,
-        text: Ragged,
-        t: Float[Tensor, "B"],
-        queries: Int64[Tensor, "M"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> tuple[Float[Tensor, "M V"], Answer]:
-        """Log-probabilities at some masks of the packed texts, and what gaps are missing."""
-        ...
 
 
 @dataclass(frozen=True)

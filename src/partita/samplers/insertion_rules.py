@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -16,26 +16,25 @@ from partita.processes.insertion import Interpolant
 from partita.registry import Registry
 
 
-@runtime_checkable
-class Rule(Protocol):
+class Rule(ABC):
     """How likely a step's events are."""
 
+    @abstractmethod
     def reveal(self, process: Interpolant, t: Tensor, s: Tensor) -> Float64[Tensor, ""]:
         """The chance that a mask is revealed."""
-        ...
 
+    @abstractmethod
     def inserted(
         self, process: Interpolant, t: Tensor, s: Tensor, answer: Answer, u: Float64[Tensor, "G K"]
     ) -> Int64[Tensor, "G"]:
         """How many masks each gap receives, by uniform numbers (a rule may need but one)."""
-        ...
 
 
 RULES: Registry[type[Rule]] = Registry("rule")
 
 
 @RULES.register("schedule")
-class ScheduleRule:
+class ScheduleRule(Rule):
     """The chances that follow from the schedules themselves."""
 
     def reveal(self, process: Interpolant, t: Tensor, s: Tensor) -> Tensor:
@@ -52,7 +51,7 @@ class ScheduleRule:
 
 
 @RULES.register("euler")
-class EulerRule:
+class EulerRule(Rule):
     """Rates times the length of a step, at most 1."""
 
     def reveal(self, process: Interpolant, t: Tensor, s: Tensor) -> Tensor:
@@ -65,7 +64,7 @@ class EulerRule:
 
 
 @RULES.register("tau-leaping")
-class TauRule:
+class TauRule(Rule):
     """Poisson events at the rates of time t."""
 
     def reveal(self, process: Interpolant, t: Tensor, s: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from partita.errors import InputError, require
 from partita.fast.sampling import reveal
-from partita.methods.base import Denoiser
+from partita.methods.contracts import Denoiser
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas

@@ -19,46 +19,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical, weights
-from partita.methods.base import Model
-from partita.processes.ctmc import Graph, noise_rate, total_noise
+from partita.methods.contracts import ScoreModel
+from partita.processes.ctmc import noise_rate, total_noise
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
-from partita.schedules import Schedule, sampling_grid
-
-
-@runtime_checkable
-class ScoreModel(Model, Protocol):
-    """A model of ratios of probabilities. This is all that these samplers know of one."""
-
-    @property
-    def graph(self) -> Graph:
-        """The chain that noises a position."""
-        ...
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule that the model learned under; sigma = -log alpha."""
-        ...
-
-    def log_score(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "N S"]:
-        """log p_t(y) / p_t(x) for every state y at the (row, position) pairs."""
-        ...
-
+from partita.schedules import sampling_grid
 
 AT_ONCE = 1 << 22  # probabilities in float64 that a step holds of each kind: 32 MiB
 

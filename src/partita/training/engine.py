@@ -36,7 +36,7 @@ from partita.training.distribution import (
     whole,
 )
 from partita.training.ema import MovingAverage
-from partita.training.objective import Objective, Trainable
+from partita.training.objective import Objective
 from partita.training.optimisers import OPTIMISERS
 from partita.training.options import RunOptions, TrainingOptions
 
@@ -68,7 +68,7 @@ class Engine:
         lesson: Callable[..., Loss] | None = None,
     ) -> None:
         require(
-            isinstance(method, nn.Module) and isinstance(method, Trainable),
+            isinstance(method, nn.Module) and callable(getattr(method, "loss", None)),
             "method",
             f"{type(method).__name__} has no loss",
             "wrap a network in a method such as MDLM",

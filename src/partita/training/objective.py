@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from partita.data.batches import Batch
 from partita.methods.base import Loss
 from partita.methods.masked_method import MaskedMethod
-from partita.networks.layouts import Layout
 from partita.randomness import Noise, Purpose
-
-
-@runtime_checkable
-class Trainable(Protocol):
-    """A method with a loss."""
-
-    @property
-    def length(self) -> int:
-        """Longest sequence."""
-        ...
-
-    def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        layout: Layout,
-    ) -> Loss:
-        """The loss of a batch."""
-        ...
 
 
 class Objective(nn.Module):
