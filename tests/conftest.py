@@ -1,6 +1,7 @@
 """Settings for every test: one thread per process, since the tests run in parallel processes.
 
-Also a small model in place of the one that the package ships, and none at all.
+Kernels run in Triton's interpreter where there is no GPU. Also a small model in place of the one
+that the package ships, and none at all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is first imported
 
 SHIPPED = "partita.hub.default.WEIGHTS"
 SMALL = "--network.width 32 --network.depth 1 --network.heads 2 --network.length 64"

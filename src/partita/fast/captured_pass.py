@@ -4,6 +4,9 @@ Launched one by one by Python, the kernels of a network of modest size keep a GP
 of a run are alike, so the launches can be recorded. What differs lies in memory that the graph
 reads: tokens, labels, and the number of the step, which says what is drawn. Gradients are written
 to the same memory each time. No Python of a loss runs in a replay.
+
+On a CPU there is nothing to record: a replay does the same work again, out of the same memory. It
+gains nothing there, but shows that a step finds all that it needs in that memory.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int64
@@ -38,29 +42,42 @@ class CapturedPass:
             rows=example.rows.clone(),
             label=None if example.label is None else example.label.clone(),
         )
+        self._replay = self._recorded(work) if device.type == "cuda" else partial(self._try, work)
+
+    def _recorded(self, work: Work) -> Callable[[], Float[Tensor, ""]]:
+        """The work as a graph, which writes its loss and gradients to the same memory each time."""
+        device = self.batch.tokens.device
         stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 self._try(work)
-            with _not_waiting(type(module).__name__):
+            with _not_waiting(type(self.module).__name__):
                 self._try(work)
         # Gradients that are not there when the capture begins are written, not added to.
-        module.zero_grad(set_to_none=True)
-        self.graph = torch.cuda.CUDAGraph()
-        # A thread that reads the next batch may pin memory meanwhile; it is no part of this.
-        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
-            self.loss = work(self.batch, self.step)
-        self.gradients = [parameter.grad for parameter in module.parameters()]
-
-    def _try(self, work: Work) -> None:
         self.module.zero_grad(set_to_none=True)
-        work(self.batch, self.step)
+        graph = torch.cuda.CUDAGraph()
+        # A thread that reads the next batch may pin memory meanwhile; it is no part of this.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            loss = work(self.batch, self.step)
+        gradients = [parameter.grad for parameter in self.module.parameters()]
+
+        def replay() -> Float[Tensor, ""]:
+            graph.replay()
+            for parameter, gradient in zip(self.module.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            return loss.clone()
+
+        return replay
+
+    def _try(self, work: Work) -> Float[Tensor, ""]:
+        self.module.zero_grad(set_to_none=True)
+        return work(self.batch, self.step)
 
     @staticmethod
     def fits(batch: Batch) -> bool:
-        """Whether a batch is alike to the others of its run: full rows on a GPU."""
-        return batch.tokens.is_cuda and batch.valid is None and batch.ends is None
+        """Whether a batch is alike to the others of its run: full rows."""
+        return batch.valid is None and batch.ends is None
 
     def takes(self, batch: Batch) -> bool:
         """Whether a batch has the shape of the one that was captured."""
@@ -78,10 +95,7 @@ class CapturedPass:
         if self.batch.label is not None and batch.label is not None:
             self.batch.label.copy_(batch.label)
         self.step.fill_(step)
-        self.graph.replay()
-        for parameter, gradient in zip(self.module.parameters(), self.gradients, strict=True):
-            parameter.grad = gradient
-        return self.loss.clone()
+        return self._replay()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from partita.devices import readable
 from partita.errors import require
 from partita.fast import has_plain_softmax
 from partita.methods.contracts import OWED, Model, QueriesHidden, TextMethod
@@ -110,7 +111,7 @@ def asks_everywhere(method: QueriesHidden, tokens: Int64[Tensor, "B L"]) -> bool
     if method.everywhere is not None:
         return method.everywhere
     network = method.network
-    if not (tokens.is_cuda and isinstance(network, Transformer)):
+    if readable(tokens) or not isinstance(network, Transformer):
         return False
     blocks = 12 * network.config.depth * network.config.width
     most = SMALL_HEAD * blocks if fuses(method) else network.config.width
@@ -145,7 +146,7 @@ def check_tokens(tokens: Tensor, model: Model, valid: Tensor | None = None) -> N
             "valid",
             f"has shape {list(valid.shape)}, the tokens have {list(tokens.shape)}",
         )
-    if tokens.is_cuda:  # looking at the values would wait for the GPU
+    if not readable(tokens):
         return
     real = tokens if valid is None else tokens[valid]
     require(real.numel() > 0, "valid", "marks no token as real")

@@ -33,6 +33,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.devices import readable
 from partita.errors import naming, require
 from partita.methods.base import METHODS, About, Loss, check_tokens
 from partita.methods.contracts import FlexibleModel, TextMethod
@@ -271,7 +272,7 @@ def _added(empty: Tensor, place: tuple[Tensor, Tensor], values: Tensor) -> Tenso
 
 def _check(tokens: Tensor, model: FlexMDM, valid: Tensor | None) -> None:
     """As for any method, but all texts may be empty; and no text holds the end marker."""
-    if tokens.is_cuda:  # looking at the values would wait for the GPU
+    if not readable(tokens):
         check_tokens(tokens, model, valid)
         return
     shaped = valid is not None and valid.shape == tokens.shape and tokens.numel() > 0

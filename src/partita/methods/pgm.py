@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from partita.devices import readable
 from partita.errors import require, require_int
 from partita.fast import plain_softmax
 from partita.methods.base import METHODS, About, Loss, asks_everywhere, fuses
@@ -263,7 +264,7 @@ class ComplementaryMDLM(MDLM, PartitionMethod):
 
         What a fused loss asks for is what its head reads: the head itself is asked once.
         """
-        free = tokens.is_cuda and fuses(self) and isinstance(self.network, Transformer)
+        free = not readable(tokens) and fuses(self) and isinstance(self.network, Transformer)
         return free or asks_everywhere(self, tokens)
 
     def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.devices import readable
 from partita.fast import KERNELS
 from partita.networks.layers import QKNorm, Rotary, normalised
 from partita.networks.layouts import DENSE, Dense, Layout, Segments, segment_at
@@ -62,7 +63,7 @@ def attend(
         return _nothing_read(query, key, value)
     if kernel:
         return _attend_varlen(query, key, value, layout)
-    if query.is_cuda:  # one call of fixed shape: counting segments would wait for the GPU
+    if not readable(query):  # one call of fixed shape: counting segments would wait for the GPU
         return _attend_padded(query, key, value, layout)
     return _attend_on_cpu(query, key, value, layout)
 

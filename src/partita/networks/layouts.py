@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from partita.devices import readable
 from partita.errors import require
 
 
@@ -60,7 +61,7 @@ class Segments:
         ends[:, -1:] = True
         stops = ends.flatten().nonzero()[:, 0] + 1
         offsets = F.pad(stops, (1, 0)).to(torch.int32)
-        if longest is None or not ends.is_cuda:
+        if longest is None or readable(ends):
             actual = int(offsets.diff().max()) if stops.numel() else 0
             longest = actual if longest is None else longest
             require(
@@ -79,7 +80,7 @@ class Segments:
 
     def check(self, tokens: Int[Tensor, "*tokens"]) -> None:
         """Refuse a layout that was made for other tokens."""
-        if self.query_offsets.is_cuda:  # looking at the values would wait for the GPU
+        if not readable(self.query_offsets):
             return
         held = int(self.query_offsets[-1])
         require(

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from partita.devices import readable
 from partita.networks.base import Queries
 from partita.networks.layouts import Layout, Segments
 
@@ -90,7 +91,7 @@ class Packed:
         lengths = segments.new_zeros(count).index_add(0, segments, torch.ones_like(segments))
         offsets = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
         # The exact length would have to be waited for on a GPU; that of a row will do.
-        longest = documents.number.shape[1] if segments.is_cuda else int(lengths.max())
+        longest = int(lengths.max()) if readable(segments) else documents.number.shape[1]
         placed = Queries(places.rows[order], places.positions[order])
         positions = documents.position[placed.rows, placed.positions]
         return Packed(placed, positions, segments[order], offsets, longest, order)

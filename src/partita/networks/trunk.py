@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from partita.devices import readable
 from partita.errors import require
 from partita.fast import KERNELS
 from partita.networks.conditions import Condition, through
@@ -109,7 +110,7 @@ class Trunk(nn.Module):
         classes = self.config.classes
         require(scalar is None or self.config.time, "time", "this network is not told the time")
         require(label is None or classes > 0, "label", "this network has no class labels")
-        if label is not None and not label.is_cuda:  # a check on a GPU would wait for it
+        if label is not None and readable(label):
             require(
                 bool(((label >= 0) & (label <= classes)).all()),
                 "label",

@@ -122,7 +122,7 @@ class Engine:
 
     def _repeats(self, parts: list[Batch]) -> bool:
         """Whether steps are the same kernels again and again, so that they can be captured."""
-        alike = len(parts) == 1 and CapturedPass.fits(parts[0])
+        alike = len(parts) == 1 and parts[0].tokens.is_cuda and CapturedPass.fits(parts[0])
         alone = self.world.size == 1 and self.lesson is None and not self._drops
         if not (self.run.capture and alike and alone) or self._waits(parts[0]):
             return False
