@@ -224,8 +224,9 @@ def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path):
     )
     place = tmp_path / "model"
     assert subprocess.run([sys.executable, "-c", code, place], check=False).returncode == 9
-    (left,) = tmp_path.iterdir()
+    left, lock = sorted(tmp_path.iterdir())
     assert left.name.startswith("model.partial-")
+    assert lock.name == f"{left.name}.lock"
     remove_partial(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

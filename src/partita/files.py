@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from partita.errors import InputError, require
 
 PARTIAL = ".partial-"
+_LOCK = ".lock"
+_OURS = re.compile(rf"(.+){re.escape(PARTIAL)}[0-9]+-[0-9a-f]{{8}}")
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
@@ -88,15 +93,14 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     Who reads the file that had the name before, or has mapped it into memory, keeps it.
     """
-    partial = _partial(path)
-    try:
-        with _naming(path):
+    with _naming(path), _reserved(path) as partial:
+        try:
             yield partial
             to_disk(partial)
             partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
@@ -109,19 +113,19 @@ def write_whole(path: Path, data: str | bytes) -> None:
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill; it gets its name when everything in it is on the disk.
 
-    What was there under that name before gives way. An error leaves everything as it was, a power
-    cut at most a folder with another name (see `remove_partial`).
+    What was there under that name before gives way. An error leaves everything as it was, a killed
+    process or a power cut at most what the next writer there clears away (`clear_leftovers`).
     """
-    partial = _partial(folder)
-    with parents_made(folder), _naming(folder):
-        _remove(partial)  # a process that died may have had this one's number
+    with parents_made(folder), _naming(folder), _reserved(folder) as partial:
         try:
             partial.mkdir()
             yield partial
             for path in sorted(partial.rglob("*")):
                 to_disk(path)
             to_disk(partial)
-            before = _set_aside(folder)
+            before = _before(partial)
+            if os.path.lexists(folder):
+                folder.rename(before)
             try:
                 partial.rename(folder)
             except BaseException:
@@ -137,26 +141,98 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder so that at no moment half of it stands under its name."""
-    _remove(_set_aside(folder))
+    if os.path.lexists(folder):
+        with _reserved(folder) as aside:
+            folder.rename(aside)
+            _remove(aside)
+
+
+# What killed writers leave -----------------------------------------------------------------------
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in a folder, and nothing else.
+
+    A writer holds a lock beside what it writes, which the system frees when its process ends: a
+    lock that can be taken is a dead writer's. Where files cannot be locked, nothing is removed.
+    """
+    try:
+        names = [path.name for path in folder.iterdir() if path.name.endswith(_LOCK)]
+    except OSError:
+        return
+    for name in names:
+        ours = _OURS.fullmatch(name.removesuffix(_LOCK))
+        if ours is None:
+            continue
+        lock = FileLock(folder / name)
+        try:
+            lock.acquire(timeout=0)
+        except (OSError, NotImplementedError):
+            continue  # its writer is alive, or it is not ours to touch
+        with _unlocking(lock, folder / ours[0]), suppress(OSError):
+            _settle(folder / ours[0], folder / ours[1])
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what interrupted writers left in a folder."""
+    """The same for a folder of which this process is the only owner: what has no lock goes too."""
+    clear_leftovers(folder)
+    held = {path.name.removesuffix(_LOCK) for path in folder.glob(f"*{PARTIAL}*{_LOCK}")}
     for path in folder.glob(f"*{PARTIAL}*"):
-        _remove(path)
+        if not path.name.startswith(tuple(held)):
+            _remove(path)
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(f"{path.name}{PARTIAL}{os.getpid()}")
+@contextmanager
+def _reserved(path: Path) -> Iterator[Path]:
+    """A name beside a path that nobody else uses, and a lock that says so."""
+    clear_leftovers(path.parent)
+    own = path.with_name(f"{path.name}{PARTIAL}{os.getpid()}")
+    for left in (own, _before(own)):  # had no locks once: of a dead process with this number
+        _remove(left)
+    partial, lock = _locked_name(own)
+    with _unlocking(lock, partial):
+        yield partial
 
 
-def _set_aside(path: Path) -> Path:
-    """Give what has a name, if anything does, another one."""
-    aside = path.with_name(f"{_partial(path).name}-old")
-    _remove(aside)
-    if os.path.lexists(path):
-        path.rename(aside)
-    return aside
+def _locked_name(own: Path) -> tuple[Path, FileLock]:
+    """A name that was never used before, with its lock."""
+    while True:
+        partial = own.with_name(f"{own.name}-{secrets.token_hex(4)}")
+        lock = FileLock(f"{partial}{_LOCK}")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:  # somebody who clears away found its file first: theirs to remove
+            continue
+        except (OSError, NotImplementedError):  # where files cannot be locked, they are written
+            pass
+        return partial, lock
+
+
+@contextmanager
+def _unlocking(lock: FileLock, partial: Path) -> Iterator[None]:
+    """Let go of a lock in the end; its file stays as long as there is something to clear away."""
+    try:
+        yield
+    finally:
+        lock.release()
+        if not any(os.path.lexists(left) for left in (partial, _before(partial))):
+            with suppress(OSError):
+                Path(lock.lock_file).unlink()
+
+
+def _settle(partial: Path, path: Path) -> None:
+    """Bring to an end what a dead writer began."""
+    before = _before(partial)
+    if os.path.lexists(before) and not os.path.lexists(path):
+        # It died between two renames. What gives way does so only when all the rest is complete.
+        (partial if os.path.lexists(partial) else before).rename(path)
+    for left in (partial, before):
+        _remove(left)
+
+
+def _before(partial: Path) -> Path:
+    """The name for what gives way to a folder."""
+    return partial.with_name(f"{partial.name}-old")
 
 
 def _remove(path: Path) -> None:
