@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 
 __version__ = "0.1.0"
-
-# Threads that wait shall sleep, not spin: on a machine that does something else besides, spinning
-# costs an order of magnitude (on an idle one it gains a third). OpenMP reads this once, when torch
-# loads it.
-if "torch" not in sys.modules:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # What `import partita` offers, and where it lives. Modules load on first use.
 _HOME = {

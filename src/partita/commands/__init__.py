@@ -101,6 +101,7 @@ def module_of(verb: str) -> ModuleType:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Bad input is one message on standard error and exit code 2."""
+    _let_threads_sleep()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(overview())
@@ -140,6 +141,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("partita: stopped", file=sys.stderr)
         return 130
     return code
+
+
+def _let_threads_sleep() -> None:
+    """Threads that wait shall sleep, not spin, unless the user's environment says otherwise.
+
+    On a machine that does something else besides, spinning costs an order of magnitude (on an idle
+    one it gains a third). OpenMP reads the variable once, when torch loads it. This is a choice for
+    a whole process, which a command owns and a library does not.
+    """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _refused(message: object) -> int:
