@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import importlib
 import os
 import pkgutil
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -184,8 +186,8 @@ def test_wheel_is_complete(tmp_path, exported):
     """The built wheel holds every module and a model, and runs from where it was unpacked."""
     source = tmp_path / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    for path in (ROOT / "pyproject.toml", ROOT / "README.md", *ROOT.glob("LICENSE*")):
+        shutil.copy(path, source)
     leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", source / "src", ignore=leave)
     weights = source / "src/partita/weights"
@@ -202,6 +204,7 @@ def test_wheel_is_complete(tmp_path, exported):
     assert "partita/py.typed" in names
     shipped = {f"partita/weights/{path.name}" for path in weights.iterdir()}
     assert {"partita/weights/model.safetensors", "partita/weights/README.md"} <= shipped <= names
+    check_licences(tmp_path / "site")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import partita, torch; "
         f"assert partita.__file__.startswith({str(tmp_path)!r}), partita.__file__; "
@@ -210,6 +213,25 @@ def test_wheel_is_complete(tmp_path, exported):
     )
     result = python(code, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+
+
+def check_licences(site):
+    """The code's and that of the shipped model are named, and both texts come along."""
+    (about,) = site.glob("partita-*.dist-info")
+    metadata = email.message_from_string((about / "METADATA").read_text())
+    terms = metadata["License-Expression"].split(" AND ")
+    assert terms == ["Apache-2.0", "CC-BY-SA-3.0"]
+    assert metadata.get_all("License-File") == ["LICENSE", "LICENSE-WEIGHTS"]
+    texts = [(about / "licenses" / name).read_text() for name in ("LICENSE", "LICENSE-WEIGHTS")]
+    assert "Apache License" in texts[0]
+    assert "SPDX-License-Identifier: CC-BY-SA-3.0" in texts[1]
+
+
+def test_the_shipped_models_licence_is_that_of_its_card():
+    card = (ROOT / "src/partita/weights/README.md").read_text()
+    (named,) = re.findall(r"^license: (\S+)$", card, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert named.upper() in project["license"].split(" AND ")
 
 
 def test_readme_commands_are_targets_of_the_makefile():
