@@ -72,6 +72,22 @@ def test_a_run_leaves_pictures_and_a_model_that_draws(here, name):
     assert torch.equal(pixels[1:], model.sample(2, steps=8, seed=1, first=1))
 
 
+@pytest.mark.usefixtures("here")
+def test_a_model_of_other_data_is_refused_from_python_too(tmp_path):
+    model = partita.ImageModel.from_pretrained("pgm", device="cpu")
+    assert isinstance(model, ImageModel)
+    with pytest.raises(InputError, match="pgm is a model of images; partita sample, infill"):
+        partita.TextModel.from_pretrained("pgm")
+    with pytest.raises(InputError, match="model: is a model of images, which scores no text"):
+        model.score("a text")
+    sizes = partita.TransformerOptions(length=8, width=8, depth=1, heads=1)
+    recipe = partita.Recipe(network=sizes)
+    text = partita.TextModel(recipe.method.build(sizes, 256), partita.ByteTokenizer(), recipe)
+    text.save(tmp_path / "text")
+    with pytest.raises(InputError, match=r"text is a model of text; partita\.load takes models"):
+        partita.ImageModel.from_pretrained(tmp_path / "text")
+
+
 def test_rows_are_images_with_their_classes(tmp_path):
     images = ImageSet("digits", ImageOptions(), valid=0.1)
     prepared = prepare_images(images, tmp_path, "pixels", None)

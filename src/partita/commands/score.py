@@ -17,7 +17,8 @@ from partita.data.blanks import require_text
 from partita.data.reading import reading
 from partita.errors import InputError, naming, require, require_int, require_seed
 from partita.hub.default import NAME
-from partita.hub.text_model import Score, TextModel, load
+from partita.hub.score import Score
+from partita.hub.text_model import TextModel, load
 
 SHOWN = 48  # characters of a text in the table
 

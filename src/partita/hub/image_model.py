@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int64, UInt8
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from partita.data.image_tokenizers import ImageTokenizer
+from partita.data.image_tokenizers import ImageTokenizer, Pixels
 from partita.data.images import Images
 from partita.errors import require
 from partita.evaluation.likelihood import Estimate, nelbo
@@ -17,7 +17,6 @@ from partita.hub.trained import TrainedModel
 from partita.samplers import Prompt
 from partita.samplers.base import Step
 
-Pixels = UInt8[Tensor, "N C H W"]
 GREY = 128  # of what is hidden
 
 
@@ -25,6 +24,8 @@ class ImageModel(TrainedModel):
     """A method over the tokens of an image tokenizer."""
 
     tokenizer: ImageTokenizer
+    data = "images"
+    instead = "partita sample, infill and eval know images"
 
     def sample(
         self,
@@ -41,7 +42,7 @@ class ImageModel(TrainedModel):
         chosen = self.drawing(options) | {"label": self._labels(label)}
         return self.decode(self.drawn(count, length=self.length, **chosen))
 
-    def infill(
+    def infill(  # type: ignore[override] # a text is refused, as it is no picture
         self,
         images: Images | Pixels,
         known: Bool[Tensor, "rows columns"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -17,39 +16,19 @@ from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, require
 from partita.evaluation.likelihood import Estimate, nelbo, replicate_nats, standard_error
 from partita.evaluation.texts import windows
-from partita.hub.trained import TrainedModel
+from partita.hub.score import Score
+from partita.hub.trained import TrainedModel, of_kind
 from partita.methods import AR
 from partita.methods.base import is_flexible
 
 _VISITS = 16  # of each replicate, to a text that is scored as a whole
 
 
-@dataclass(frozen=True)
-class Score:
-    """The bound of a text: of all of it, per token, and per character.
-
-    An empty text has bits under a model that decides where texts end, but none per token or per
-    character: those are not a number.
-    """
-
-    bits: float
-    bits_error: float
-    bound: Estimate
-    characters: int
-
-    @property
-    def bits_per_character(self) -> float:
-        return self.bits / self.characters if self.characters else math.nan
-
-    @property
-    def bits_per_character_error(self) -> float:
-        return self.bits_error / self.characters if self.characters else math.nan
-
-
 class TextModel(TrainedModel):
     """A method, its tokenizer and the recipe that made it."""
 
     tokenizer: Tokenizer
+    data = "text"
 
     # Text in, text out ---------------------------------------------------------------------------
 
@@ -79,7 +58,7 @@ class TextModel(TrainedModel):
         chosen = self.drawing(options)
         return self.decode(self.drawn(count, **place, **chosen))
 
-    def infill(
+    def infill(  # type: ignore[override] # pictures are refused, as they are no text
         self,
         text: str,
         count: int = 1,
@@ -198,13 +177,9 @@ def load(
     path_or_hub_id: str | Path, *, device: str = "auto", revision: str | None = None
 ) -> TextModel:
     """A model of text, from wherever `TrainedModel.from_pretrained` finds one."""
-    model = TextModel.from_pretrained(path_or_hub_id, device=device, revision=revision)
-    return as_text(model, path_or_hub_id)
+    return TextModel.from_pretrained(path_or_hub_id, device=device, revision=revision)
 
 
 def as_text(model: TrainedModel, name: str | Path) -> TextModel:
     """A model of text; one of images is refused."""
-    if not isinstance(model, TextModel):
-        remedy = "partita sample, infill and eval know images"
-        raise InputError("model", f"{name} is a model of images", remedy)
-    return model
+    return of_kind(TextModel, model, name)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 import torch
 from huggingface_hub import ModelHubMixin
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
-from partita.data.image_tokenizers import ImageTokenizer
+from partita.data.image_tokenizers import ImageTokenizer, Pixels
+from partita.data.images import Images
 from partita.data.kinds import AnyTokenizer
 from partita.errors import InputError, require
 from partita.hub import format
@@ -18,20 +20,31 @@ from partita.hub.card import Terms, model_card, terms_of
 from partita.hub.default import default_model
 from partita.hub.find import find
 from partita.hub.parts import config, read, tokenizer_files
+from partita.hub.score import Score
 from partita.provenance import portable
 from partita.recipe import Recipe
 from partita.samplers import sample
 from partita.training.distribution import choose_device
 
+if TYPE_CHECKING:
+    from partita.hub.text_model import TextModel
+
+M = TypeVar("M", bound="TrainedModel")
+
 _SHOWN = 12  # classes that a message names
 
 
-class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusion"]):
+class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-diffusion"]):
     """A method, its tokenizer and the recipe that made it.
 
     `save_pretrained`, `from_pretrained` and `push_to_hub` work as they do for every model on the
     Hugging Face hub; `partita.load` and `save` are the short names.
     """
+
+    data: ClassVar[str]
+    """What the model is of, in a word."""
+    instead: ClassVar[str] = "partita.load takes models of any data"
+    """What to use where a model of other data is asked for."""
 
     def __init__(
         self,
@@ -43,6 +56,36 @@ class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusio
     ) -> None:
         self.method, self.tokenizer, self.recipe = method.eval(), tokenizer, recipe
         self.provenance, self.terms = provenance or {}, terms or {}
+
+    @abstractmethod
+    def sample(self, count: int = 1, **options: Any) -> list[str] | Pixels:
+        """Texts that the model writes, or pictures that it draws."""
+
+    @overload
+    def infill(self, text: str, /, count: int = 1, **options: Any) -> list[str]: ...
+
+    @overload
+    def infill(
+        self, images: Images | Pixels, /, known: Bool[Tensor, "rows columns"], **options: Any
+    ) -> Pixels: ...
+
+    @abstractmethod
+    def infill(self, given: Any, /, *how: Any, **options: Any) -> list[str] | Pixels:
+        """A text with its blanks filled in, or pictures with what is unknown of them drawn."""
+
+    @overload
+    def score(
+        self, text: str, *, label: str | int | None = None, replicates: int = 8, seed: int = 0
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self, text: list[str], *, label: str | int | None = None, replicates: int = 8, seed: int = 0
+    ) -> list[Score]: ...
+
+    def score(self, *_: object, **__: object) -> Score | list[Score]:
+        """How many bits a model of text needs for a text; others have no such score."""
+        raise InputError("model", f"is a model of {self.data}, which scores no text", self.instead)
 
     def __repr__(self) -> str:
         parts = (
@@ -149,7 +192,7 @@ class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusio
 
     @classmethod
     def from_pretrained(
-        cls,
+        cls: type[M],
         pretrained_model_name_or_path: str | Path,
         *,
         force_download: bool = False,
@@ -159,8 +202,8 @@ class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusio
         revision: str | None = None,
         device: str = "auto",
         **unknown: Any,
-    ) -> TrainedModel:
-        """As `partita.load`, with the hub's usual options.
+    ) -> M:
+        """As `partita.load`, with the hub's usual options; a model of other data is refused.
 
         The mixin's own method would read `config.json` before anything is checked.
         """
@@ -175,17 +218,41 @@ class TrainedModel(ModelHubMixin, library_name="partita", tags=["masked-diffusio
             cache_dir=cache_dir,
             local_files_only=local_files_only,
         )
-        return assembled(folder, chosen)
+        return of_kind(cls, assembled(folder, chosen), pretrained_model_name_or_path)
+
+
+def of_kind(kind: type[M], model: TrainedModel, name: str | Path) -> M:
+    """The model as one of that kind; one of other data is refused."""
+    if not isinstance(model, kind):
+        raise InputError("model", f"{name} is a model of {model.data}", model.instead)
+    return model
+
+
+def kind_of(tokenizer: AnyTokenizer) -> type[TrainedModel]:
+    """The kind of model for the data that a tokenizer is for."""
+    from partita.hub.image_model import ImageModel
+    from partita.hub.text_model import TextModel
+
+    return ImageModel if isinstance(tokenizer, ImageTokenizer) else TextModel
 
 
 def assembled(folder: Path, device: torch.device) -> TrainedModel:
     """The model of a folder, of the kind of data that its tokenizer is for."""
-    from partita.hub.image_model import ImageModel
-    from partita.hub.text_model import TextModel
-
     parts, terms = read(folder), terms_of(folder)
-    kind = ImageModel if isinstance(parts.tokenizer, ImageTokenizer) else TextModel
+    kind = kind_of(parts.tokenizer)
     return kind(parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance, terms)
+
+
+@overload
+def load(
+    path_or_hub_id: None = None, *, device: str = "auto", revision: str | None = None
+) -> TextModel: ...
+
+
+@overload
+def load(
+    path_or_hub_id: str | Path, *, device: str = "auto", revision: str | None = None
+) -> TrainedModel: ...
 
 
 def load(
@@ -193,8 +260,11 @@ def load(
 ) -> TrainedModel:
     """A model from a run folder (its best checkpoint), a checkpoint, an exported folder or the hub.
 
-    Without a name it is the one that this installation comes with, if it does. Every file is
-    checked first; nothing in them is ever run.
+    Without a name it is the one that this installation comes with, which writes text. Every file
+    is checked first; nothing in them is ever run.
     """
-    name = default_model() if path_or_hub_id is None else path_or_hub_id
-    return TrainedModel.from_pretrained(name, device=device, revision=revision)
+    if path_or_hub_id is None:
+        from partita.hub.text_model import TextModel
+
+        return TextModel.from_pretrained(default_model(), device=device, revision=revision)
+    return TrainedModel.from_pretrained(path_or_hub_id, device=device, revision=revision)

@@ -185,7 +185,7 @@ FAMILIES: dict[str, type[Guided[Any]]] = {
 }
 
 
-def guided(model: Model, weight: float, ramp: str | Ramp = "constant") -> Guided[Any]:
+def guided(model: Model, weight: float, ramp: str | Ramp = "constant") -> Guided[Model]:
     """A labelled model whose predictions are pulled towards the label, for any sampler.
 
     `ramp` is how the weight rises: "constant", "linear", "cosine", or a function of the share of

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.options import NAMES
 from partita.data.prepare import Prepared
 from partita.data.shards import Shards
@@ -23,10 +22,8 @@ from partita.errors import naming
 from partita.evaluation.likelihood import Estimate
 from partita.evaluation.quality import corpus_entropy
 from partita.files import check_folder
-from partita.hub.image_model import ImageModel
 from partita.hub.parts import build
-from partita.hub.text_model import TextModel
-from partita.hub.trained import TrainedModel, load
+from partita.hub.trained import TrainedModel, kind_of, load
 from partita.methods.base import is_flexible
 from partita.provenance import environment
 from partita.recipe import Recipe
@@ -161,7 +158,8 @@ def _start(recipe: Recipe) -> TrainedModel | None:
     else:
         weights = model.contents()["model.safetensors"]
         method = build(recipe, model.tokenizer, weights, Path(path))
-    return TrainedModel(method, model.tokenizer, recipe, model.provenance, model.terms)
+    kind = type(model)
+    return kind(method, model.tokenizer, recipe, model.provenance, model.terms)
 
 
 def _prepare(
@@ -263,10 +261,7 @@ def _preview(engine: Engine, run: RunFolder) -> list[str] | Tensor:
     samples: list[str] | Tensor = []
     if engine.world.first:
         method = build(run.recipe, run.tokenizer, weights, run.folder).to(engine.world.device)
-        if isinstance(run.tokenizer, ImageTokenizer):
-            samples = ImageModel(method, run.tokenizer, run.recipe).sample(count)
-        else:
-            samples = TextModel(method, run.tokenizer, run.recipe).sample(count)
+        samples = kind_of(run.tokenizer)(method, run.tokenizer, run.recipe).sample(count)
     engine.world.wait()
     return samples
 
