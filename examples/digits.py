@@ -17,12 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.image import imsave
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.data.images import Images, digits, mnist
 from partita.errors import InputError
+from partita.evaluation.pictures import grid_png
 from partita.methods.ddpm import DDPM, bits_per_dimension
 from partita.networks.unet import UNet
 from partita.processes.gaussian import make_process
@@ -84,17 +83,9 @@ def bits(model: DDPM, images: Images, replicates: int = 8, batch: int = 500) -> 
     return float(np.mean(means)), float(np.std(means, ddof=1)) / math.sqrt(replicates)
 
 
-def picture(images: Tensor, columns: int, scale: int) -> NDArray[np.uint8]:
-    """Images [N, 1, H, W] side by side, black on white, with a line of white between them."""
-    framed = torch.nn.functional.pad(images[:, 0].clamp(-1, 1), (1, 1, 1, 1), value=-1.0)
-    height, width = framed.shape[1:]
-    rows = framed.view(-1, columns, height, width).transpose(1, 2)
-    grid = rows.reshape(-1, columns * width)
-    shade = ((1 - grid) * 127.5).round().to(torch.uint8)
-    result: NDArray[np.uint8] = (
-        shade.repeat_interleave(scale, 0).repeat_interleave(scale, 1).numpy()
-    )
-    return result
+def shades(images: Tensor) -> Tensor:
+    """Images from -1 to 1 as bytes, black on white."""
+    return ((1 - images.clamp(-1, 1)) * 127.5).round().to(torch.uint8)
 
 
 def main() -> None:
@@ -134,8 +125,7 @@ def main() -> None:
     drawn = generate(
         model, shape, len(wanted), clip=1.0, label=wanted, seed=3, device=options.device
     )
-    grid = picture(drawn.cpu(), 10, scale=max(1, 32 // shape[1]))
-    imsave(options.picture, grid, cmap="gray", vmin=0, vmax=255)
+    grid_png(shades(drawn.cpu()), 10, options.picture, scale=max(1, 32 // shape[1]))
     print(f"{options.picture}: samples, one column for each digit")
 
 

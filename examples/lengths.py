@@ -20,6 +20,7 @@ from partita.errors import InputError
 from partita.evaluation.lengths import WIDTH, draw_lengths, shares, variation
 from partita.files import check_file, write_whole
 from partita.hub.text_model import TextModel, load
+from partita.plotting import require_plots
 from partita.provenance import environment
 
 BATCH = 100
@@ -85,6 +86,7 @@ def main() -> None:
         for path, name in ((options.picture, "picture"), (options.out, "--out")):
             if path is not None:
                 check_file(path, name)
+        require_plots("picture")
         data = [len(line) for line in options.lines.read_text().splitlines() if line]
         if len(data) <= options.count:
             options.refuse(f"{options.lines} must have more than {options.count} lines")

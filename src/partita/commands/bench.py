@@ -20,6 +20,7 @@ from partita.evaluation.speed import Speed, race
 from partita.fast.sampling import SUMMARIES
 from partita.files import check_file, parents_made, write_whole
 from partita.networks.options import TransformerOptions, decoder_sizes
+from partita.plotting import require_plots
 from partita.provenance import environment
 from partita.training.distribution import choose_device
 
@@ -99,6 +100,8 @@ class Options:
         for flag, file, kind in (("--out", self.out, None), ("--picture", self.picture, ".png")):
             if file is not None:
                 check_file(Path(file), flag, kind)
+        if self.picture is not None:
+            require_plots("--picture")
 
 
 def options(words: Sequence[str]) -> Options:

@@ -38,6 +38,7 @@ from partita.evaluation.steps import (
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.parts import tokenizer_files
 from partita.hub.text_model import TextModel
+from partita.plotting import require_plots
 from partita.provenance import environment
 from partita.samplers.base import SPEEDS
 from partita.samplers.front import options_of
@@ -103,6 +104,8 @@ class Options(Manner):
         for flag, file, kind in (("--picture", self.picture, ".png"), ("--out", self.out, None)):
             if file is not None:
                 check_file(Path(file), flag, kind)
+        if self.picture is not None:
+            require_plots("--picture")
 
 
 def options(words: Sequence[str]) -> Options:

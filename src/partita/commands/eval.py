@@ -20,6 +20,7 @@ from partita.files import check_file, parents_made, write_whole
 from partita.hub.image_model import ImageModel
 from partita.hub.text_model import as_text
 from partita.hub.trained import TrainedModel
+from partita.plotting import require_plots
 from partita.provenance import environment
 from partita.samplers.front import fitting_samplers
 from partita.samplers.planned import ORDERS
@@ -90,6 +91,8 @@ class Options(Manner):
         for flag, file, kind in (("--out", self.out, None), ("--profile", self.profile, ".png")):
             if file is not None:
                 check_file(Path(file), flag, kind)
+        if self.profile is not None:
+            require_plots("--profile")
 
     def drawing(self) -> dict[str, Any]:
         """What the samples are drawn with, where it is not the model's own way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from partita.evaluation.texts import corpus_rows
 from partita.files import check_file, parents_made
 from partita.hub.text_model import TextModel, load
 from partita.methods import SEDD, GenMD4
+from partita.plotting import NO_PLOTS, can_plot, require_plots
 
 SCHEDULES, CONSISTENCY = "schedules.png", "consistency.png"
 
@@ -35,7 +37,8 @@ class Options:
     limit: int = 20_000
     """Read at most about so many tokens of the file."""
     out: str | None = None
-    """The picture (PNG); schedules.png or consistency.png in this folder unless given."""
+    """The picture (PNG); schedules.png or consistency.png in this folder unless given (or, without
+    matplotlib, none)."""
     seed: int = 0
     """Seed of the masks."""
     device: str = "auto"
@@ -49,6 +52,7 @@ class Options:
         require_seed(self.seed, "--seed")
         if self.out is not None:
             check_file(Path(self.out), "--out")
+            require_plots("--out")
 
 
 def options(words: Sequence[str]) -> Options:
@@ -84,7 +88,9 @@ def run(words: Sequence[str]) -> None:
         raise InputError("model", f"{name} has nothing to report", "genmd4 and sedd have")
     if chosen.json:
         print(json.dumps(facts))
-    else:
+    if not can_plot():
+        print(f"No {shown} is drawn: {NO_PLOTS}", file=sys.stderr)
+    elif not chosen.json:
         print(f"Wrote {chosen.out or shown}")
 
 
@@ -96,8 +102,9 @@ def _schedules(model: TextModel, method: GenMD4, chosen: Options) -> dict[str, A
         console = Console(highlight=False)
         console.print("alpha(t) = 1 - t^w: a large w is revealed early, a small one late")
         console.print(schedule_table(found))
-    few = min(chosen.count, 5)
-    draw_schedules(method, model.tokenizer, chosen.out or SCHEDULES, few, among)
+    if can_plot():
+        few = min(chosen.count, 5)
+        draw_schedules(method, model.tokenizer, chosen.out or SCHEDULES, few, among)
     return asdict(found)
 
 
@@ -125,7 +132,8 @@ def _consistency(model: TextModel, method: SEDD, chosen: Options) -> dict[str, A
     if not chosen.json:
         print("sums of scores at masks, divided by alpha / (1 - alpha): 1 for any law")
         print(consistency_table(rows))
-    path = Path(chosen.out or CONSISTENCY)
-    with parents_made(path):
-        plot_consistency(rows, path)
+    if can_plot():
+        path = Path(chosen.out or CONSISTENCY)
+        with parents_made(path):
+            plot_consistency(rows, path)
     return {"consistency": [asdict(row) for row in rows]}

@@ -21,6 +21,7 @@ from partita.errors import naming, require
 from partita.evaluation.likelihood import Estimate
 from partita.hub import checkpoints, format
 from partita.hub.find import find
+from partita.plotting import NO_PLOTS, can_plot
 from partita.recipe import Recipe
 from partita.training import loop
 from partita.training.distribution import leave
@@ -214,6 +215,8 @@ class Display:
             finer = self.recipe.data.documents != "line"
             hint = ": --data.documents line makes more of them" if finer else ""
             self.console.print(f"No document is left for validation{hint}.", soft_wrap=True)
+        if self.recipe.distillation.round <= 1 and not can_plot():  # of several rounds, once
+            self.console.print(f"{CURVES} is not drawn: {NO_PLOTS}", soft_wrap=True, markup=False)
         went_on = f", going on from {setting.resumed.name}" if setting.resumed else ""
         self.console.print(f"Run folder: {setting.folder}{went_on}", soft_wrap=True)
 

@@ -18,9 +18,9 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from partita.errors import require, require_int
-from partita.files import whole_file
 from partita.methods.base import check_tokens
 from partita.methods.sedd import SEDD
+from partita.plotting import matplotlib, new_figure, save_figure
 from partita.processes.ctmc import total_noise
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
@@ -128,11 +128,8 @@ def consistency_table(rows: Sequence[Consistency]) -> str:
 
 def plot_consistency(rows: Sequence[Consistency], path: Path) -> None:
     """Sum of scores over its target against the time, as a PNG; a consistent model stays at 1."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FormatStrFormatter, MaxNLocator, NullLocator
-
     require(len(rows) > 0, "rows", "is empty")
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure, ticker = new_figure(7, 4), matplotlib("ticker")
     axes = figure.subplots()
     times = [row.time for row in rows]
     axes.fill_between(
@@ -141,12 +138,11 @@ def plot_consistency(rows: Sequence[Consistency], path: Path) -> None:
     axes.plot(times, [row.mean for row in rows], marker="o", markersize=3, label="mean")
     axes.axhline(1, color="grey", linestyle=":", label="any law")
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(MaxNLocator(8))  # the range is far less than a power of ten
-    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(8))  # the range is far less than a power of ten
+    axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.set_xlabel("t")
     axes.set_ylabel("sum of scores / (alpha / (1 - alpha))")
     axes.grid(alpha=0.3)
     axes.legend()
-    with whole_file(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
+    save_figure(figure, path)

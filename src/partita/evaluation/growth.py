@@ -12,8 +12,8 @@ import torch
 
 from partita.evaluation.contestants import sampling_contestants
 from partita.evaluation.speed import Speed, race
-from partita.files import whole_file
 from partita.networks.options import TransformerOptions
+from partita.plotting import new_figure, save_figure
 
 AXES = ("lengths", "batches", "steps")
 _ENTRANTS = (("mdlm", "ancestral"), ("pgm", "ancestral"))
@@ -49,11 +49,9 @@ def grown(
 
 def draw_growth(results: dict[str, Any], path: Path) -> None:
     """Seconds against each axis that was measured, both on logarithmic scales."""
-    from matplotlib.figure import Figure
-
     tables, network = results["growth"], results["options"]["network"]
     axes = [axis for axis in AXES if _curves(tables, axis)[1]]
-    figure = Figure(figsize=(4 * len(axes), 3.6), layout="constrained")
+    figure = new_figure(4 * len(axes), 3.6)
     device = results["environment"]["device"]
     figure.suptitle(
         f"{device}: {network['depth']} blocks of width {network['width']}", fontsize="medium"
@@ -71,8 +69,7 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
         panel.yaxis.set_minor_formatter(_sparsely)
         panel.tick_params(axis="y", which="minor", labelsize="x-small")
         panel.legend(fontsize="small")
-    with whole_file(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
+    save_figure(figure, path)
 
 
 def _curves(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from partita.errors import require
-from partita.files import whole_file
+from partita.plotting import new_figure, save_figure
 
 WIDTH = 4  # characters of a bar
 
@@ -26,9 +26,7 @@ def variation(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float:
 
 def draw_lengths(groups: Mapping[str, Mapping[int, float]], path: Path, width: int = WIDTH) -> None:
     """Histograms as lines, one for each group."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = new_figure(7, 4)
     axes = figure.subplots()
     last = max(number for histogram in groups.values() for number in histogram)
     edges = [width * number for number in range(last + 2)]
@@ -39,5 +37,4 @@ def draw_lengths(groups: Mapping[str, Mapping[int, float]], path: Path, width: i
     axes.set_ylabel("share of the texts")
     axes.grid(alpha=0.3)
     axes.legend()
-    with whole_file(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
+    save_figure(figure, path)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from partita.errors import require, require_int
 from partita.evaluation.likelihood import Estimate, apart, standard_error
-from partita.files import whole_file
 from partita.methods.base import check_tokens
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.layouts import DENSE
+from partita.plotting import new_figure, save_figure
 from partita.randomness import Noise, Purpose
 from partita.samplers.front import as_labels, evaluating
 
@@ -131,9 +131,7 @@ def _nats(
 
 def draw_profiles(curves: Mapping[str, Sequence[Level]], path: Path) -> None:
     """Bits of a hidden token against the share that is hidden, for one model or several."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    figure = new_figure(5, 3.6)
     axes = figure.subplots()
     alone = len(curves) == 1
     for name, levels in curves.items():
@@ -147,5 +145,4 @@ def draw_profiles(curves: Mapping[str, Sequence[Level]], path: Path) -> None:
     axes.legend(title="area (the bound), bits per token", fontsize="small", title_fontsize="small")
     axes.set(xlabel="share of hidden tokens", ylabel="bits of a hidden token", xlim=(0, 1))
     axes.set_ylim(bottom=0)
-    with whole_file(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
+    save_figure(figure, path)

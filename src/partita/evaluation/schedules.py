@@ -15,8 +15,9 @@ from rich.text import Text
 
 from partita.data.tokenizers import Tokenizer
 from partita.errors import require, require_int
-from partita.files import check_file, parents_made, whole_file
+from partita.files import check_file, parents_made
 from partita.methods.genmd4 import GenMD4
+from partita.plotting import matplotlib, new_figure, save_figure
 
 
 @dataclass(frozen=True)
@@ -90,28 +91,25 @@ def draw_schedules(
     among: set[int] | None = None,
 ) -> Extremes:
     """Write a picture (PNG) of alpha_i(t) of the extreme tokens; what it shows is returned."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
     path = Path(path)
     check_file(path, "path")
     found = extremes(method, tokenizer, count, among)
     times = torch.linspace(0, 1, 201, dtype=torch.float64)
     with torch.no_grad():
         alpha = method.alpha(times.to(method.raw.device)).cpu().numpy()
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure, maps = new_figure(8, 5), matplotlib().colormaps
     axes = figure.subplots()
     for side, colours in ((found.smallest, "Blues"), (found.largest, "Oranges")):
         for rank, row in enumerate(side):
-            colour = colormaps[colours](0.95 - 0.55 * rank / len(side))
+            colour = maps[colours](0.95 - 0.55 * rank / len(side))
             axes.plot(times.numpy(), alpha[:, row.token], color=colour, label=_label(row))
     axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="w = 1 (linear)")
     axes.set_xlabel("t")
     axes.set_ylabel("share that is visible, alpha(t)")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize="small", title="smallest w, largest w")
-    with parents_made(path), whole_file(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
+    with parents_made(path):
+        save_figure(figure, path)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from partita.files import whole_file
+from partita.plotting import matplotlib, new_figure, save_figure
 from partita.schedules import make_schedule, sampling_grid
 
 
@@ -100,11 +100,8 @@ def seconds_of_token(rows: Sequence[Quality], bits: float) -> float | None:
 
 def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) -> None:
     """Judge's bits and entropy against the steps, a curve for each model; bits against the time."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     count = 3 if timed else 2
-    figure = Figure(figsize=(4.5 * count, 4), layout="constrained")
+    figure, ticker = new_figure(4.5 * count, 4), matplotlib("ticker")
     panels = figure.subplots(1, count)
     for name in dict.fromkeys(row.model for row in rows):
         own = sorted((row for row in rows if row.model == name), key=lambda row: row.steps)
@@ -121,14 +118,13 @@ def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) 
     for axes, (label, against) in zip(panels, labels[:count], strict=True):
         axes.set_xscale("log", base=10 if against == time else 2)
         if against == time:  # numbers at every tick would run into each other
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(_plainly)
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.set(xlabel=against, ylabel=label)
         axes.grid(alpha=0.3)
     panels[0].legend(fontsize="small")
-    with whole_file(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
+    save_figure(figure, path)
 
 
 def _plainly(value: float, _: int) -> str:

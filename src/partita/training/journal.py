@@ -1,7 +1,7 @@
 """What a run leaves to look at: a line per report, curves as a picture, previews of samples.
 
     metrics.jsonl       one JSON object per line; `step` is in each
-    curves.png          the same as a picture, drawn anew at every validation
+    curves.png          the same as a picture, drawn anew at every validation (by matplotlib)
     samples/            texts that the model wrote on the way
 
 Weights & Biases and TensorBoard hear the same numbers if asked to.
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from partita.errors import InputError
 from partita.evaluation.pictures import grid_png
-from partita.files import parents_made, whole_file, write_whole
+from partita.files import parents_made, write_whole
+from partita.plotting import can_plot, new_figure, save_figure
 from partita.training.options import RunOptions
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ class Journal:
             write_whole(path, body)
 
     def draw(self) -> None:
-        """Draw the curves."""
-        if len(self.lines) > 1:
+        """Draw the curves, where there is what draws them."""
+        if len(self.lines) > 1 and can_plot():
             draw_curves(self.lines, self.folder / CURVES, self.baseline)
 
 
@@ -100,9 +101,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def draw_curves(lines: list[dict[str, Any]], path: Path, baseline: float | None = None) -> None:
     """Loss of training and validation, the learning rate below."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = new_figure(8, 5)
     loss, rate = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     _curve(loss, lines, "bits", "training", alpha=0.5)
     _curve(loss, lines, "valid_bits", "validation", marker="o", markersize=3)
@@ -115,8 +114,7 @@ def draw_curves(lines: list[dict[str, Any]], path: Path, baseline: float | None 
     rate.set_xlabel("step")
     for axes in (loss, rate):
         axes.grid(alpha=0.3)
-    with whole_file(path) as partial:
-        figure.savefig(partial, dpi=120, format="png")
+    save_figure(figure, path)
 
 
 def _curve(axes: Axes, lines: list[dict[str, Any]], key: str, label: str, **style: Any) -> None:

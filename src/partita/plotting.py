@@ -1,0 +1,46 @@
+"""Pictures of curves: the one place that loads matplotlib, which not every installation has."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from partita.data.reading import package
+from partita.errors import require
+from partita.files import whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EXTRA = "plots"
+HOW = f"pip install 'partita[{EXTRA}]'"
+NO_PLOTS = f"that needs the package matplotlib ({HOW})."
+
+
+def can_plot() -> bool:
+    """Whether there is what draws curves."""
+    return find_spec("matplotlib") is not None
+
+
+def require_plots(argument: str) -> None:
+    """Refuse a picture that nothing here can draw, before anything is computed for it."""
+    require(can_plot(), argument, "needs the package matplotlib", f"{HOW}, or leave it out")
+
+
+def matplotlib(module: str = "") -> ModuleType:
+    """A module of matplotlib or itself, or a word on how to get it."""
+    return package(f"matplotlib.{module}".rstrip("."), "a picture of curves", EXTRA)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty picture of so many inches."""
+    figure: Figure = matplotlib("figure").Figure(figsize=(width, height), layout="constrained")
+    return figure
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture as a PNG that is complete or not there."""
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
