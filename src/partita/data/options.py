@@ -9,9 +9,9 @@ from partita.data.batches import ROWS, Padded, Rows
 from partita.data.documents import SEPARATORS, Corpus
 from partita.data.image_sets import ImageSet, Whole, is_image_tokenizer
 from partita.data.images import ImageOptions
-from partita.data.prepare import LARGEST_VOCABULARY, PrepareOptions
+from partita.data.prepare import PrepareOptions
 from partita.data.token_source import TokenSource
-from partita.data.tokenizers import Tokenizer
+from partita.data.tokenizers import LARGEST_VOCABULARY, Tokenizer
 from partita.errors import naming, require, require_int
 
 LONGER = ("cut", "skip", "refuse")

@@ -30,6 +30,7 @@ from partita.data.kinds import AnyTokenizer, any_tokenizer
 from partita.data.reading import content_hash, reading
 from partita.data.shards import Shards, ShardWriter
 from partita.data.tokenizers import (
+    LARGEST_VOCABULARY,
     BPETokenizer,
     ByteTokenizer,
     CharacterTokenizer,
@@ -45,7 +46,6 @@ MADE_HERE = ("bpe", "bytes", "characters", "text8")
 READING = 2  # version of how files are read: another one makes other tokens of the same file
 SAMPLE = 50_000_000  # characters that a tokenizer is trained on at most
 AT_ONCE = 1 << 21  # characters that are tokenised together
-LARGEST_VOCABULARY = 1 << 24  # whoever trains a bpe makes room for all of it first
 
 
 @dataclass(frozen=True)

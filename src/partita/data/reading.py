@@ -33,6 +33,13 @@ def reading(path: Path, argument: str = "path", remedy: str = "") -> Iterator[No
         raise InputError(argument, problem, remedy) from error
 
 
+def require_file(path: Path, argument: str = "path") -> None:
+    """Refuse what is no ordinary file: a pipe would be waited for, and a device has no end."""
+    with reading(path, argument):
+        ordinary = path.is_file() or not os.path.lexists(path)  # who opens it says what is missing
+        require(ordinary, argument, f"{path} is no file")
+
+
 def files_under(folder: Path) -> list[Path]:
     """All files in a folder and below, by name, without hidden ones (and those in hidden folders).
 

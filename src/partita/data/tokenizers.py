@@ -16,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from partita.errors import InputError, require, require_int
 
+LARGEST_VOCABULARY = 1 << 24  # whoever trains a bpe, or a network, makes room for all of it first
 TEXT8_ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 
 
@@ -143,6 +144,8 @@ class BPETokenizer(Tokenizer):
             backend = tokenizers.Tokenizer.from_str(text)
             backend.no_truncation()  # such files often cut texts at what one model could read
             backend.no_padding()
+            if isinstance(backend.model, models.BPE):
+                backend.model.dropout = None  # would give a text other tokens every time
             result = BPETokenizer(backend)
             require(result.vocab_size > 0, "tokenizer", "it has no tokens")
         return result
@@ -167,7 +170,11 @@ class BPETokenizer(Tokenizer):
     def vocab_size(self) -> int:
         tokens = self.backend.get_vocab_size()
         if self._sizes[0] != tokens:  # some leave ids out, so the number of tokens is not enough
-            self._sizes = (tokens, 1 + max(self.backend.get_vocab().values(), default=-1))
+            largest = max(self.backend.get_vocab().values(), default=-1)
+            problem = f"its largest id is {largest:,}, and room is made for every smaller one"
+            remedy = f"ids end at {LARGEST_VOCABULARY - 1:,}: number the tokens from 0 on"
+            require(largest < LARGEST_VOCABULARY, "tokenizer", problem, remedy)
+            self._sizes = (tokens, 1 + largest)
         return self._sizes[1]
 
     def encode(self, text: str) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from partita.distillation.sdtt import check_student
 from partita.errors import InputError, naming, require
+from partita.memory import machine_memory
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
 from partita.randomness import Noise
@@ -86,7 +86,7 @@ def _check_size(recipe: Recipe) -> None:
     with torch.device("meta"):
         method = recipe.method.build(recipe.network, 2)
     size = sum(parameter.numel() * parameter.itemsize for parameter in method.parameters())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = machine_memory()
     problem = f"its weights take {size >> 30} GiB, this machine has {memory >> 30}"
     require(size <= memory, "network", problem, "choose a smaller network.width or network.depth")
 

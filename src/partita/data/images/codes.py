@@ -10,6 +10,7 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import safetensors.numpy
@@ -18,12 +19,13 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partita.data.reading import reading
+from partita.data.reading import reading, require_file
+from partita.data.tokenizers import LARGEST_VOCABULARY
 from partita.errors import InputError, require, require_int
 from partita.files import check_file, write_whole
 
 SUFFIXES = (".safetensors", ".npz")
-_LARGEST_VOCABULARY = 1 << 24
+LARGEST = 1 << 32  # bytes, unpacked; numbers are widened to 64 bits when they are read
 _NAMES = ("codes", "labels", "vocab_size")
 
 Arrays = dict[str, NDArray[Any]]
@@ -38,7 +40,7 @@ class Codes:
     vocab_size: int
 
     def __post_init__(self) -> None:
-        require_int(self.vocab_size, "vocab_size", 1, _LARGEST_VOCABULARY)
+        require_int(self.vocab_size, "vocab_size", 1, LARGEST_VOCABULARY)
         require(self.codes.numel() > 0, "codes", "is empty")
         counts = f"{len(self.codes)} images have {len(self.labels)} labels"
         require(len(self.codes) == len(self.labels), "labels", counts)
@@ -91,6 +93,7 @@ def read_codes(path: str | Path) -> Codes:
         fits = array.ndim == dimensions and array.dtype.kind in "iu" and array.size > 0
         wanted = f"whole numbers in {dimensions} dimensions"
         require(fits, "path", f"{path}: {name!r} is {kind}", f"expected {wanted}")
+        _check_bytes(path, array.size * np.dtype(np.int64).itemsize)
     codes, labels = (torch.from_numpy(arrays[name].astype(np.int64)) for name in _NAMES[:2])
     try:
         return Codes(codes, labels, _size(arrays))
@@ -112,14 +115,33 @@ def _check_suffix(path: Path) -> None:
     require(path.suffix in SUFFIXES, "path", problem, "name the file so")
 
 
+def _check_bytes(path: Path, size: int) -> None:
+    problem = f"{path} holds {size:,} bytes of numbers, of {LARGEST:,} at most"
+    require(size <= LARGEST, "path", problem, "make several files of it")
+
+
+def _unpacked(archive: ZipFile, name: str) -> int:
+    """Bytes of an array: more are not read, whatever the file holds."""
+    held = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+    return held[name]
+
+
 def _arrays(path: Path) -> Arrays:
+    require_file(path)
     with reading(path):
+        size = path.stat().st_size
+        _check_bytes(path, size)
         data = path.read_bytes()
     try:
         if path.suffix == ".safetensors":
             return {name: a for name, a in safetensors.numpy.load(data).items() if name in _NAMES}
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files if name in _NAMES}
+            wanted = [name for name in stored.files if name in _NAMES]
+            # A packed array may be a thousand times as large as its file.
+            _check_bytes(path, sum(_unpacked(stored.zip, name) for name in wanted))
+            return {name: stored[name] for name in wanted}
+    except InputError:
+        raise
     except Exception as error:  # a damaged file raises nearly anything
         why = " ".join(str(error).split())
         raise InputError("path", f"{path} is damaged, or no file of codes: {why:.200}") from error

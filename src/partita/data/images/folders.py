@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from partita.data.images.decoding import LARGEST_FILE, SUFFIXES
-from partita.data.reading import DamagedError, reading
+from partita.data.reading import DamagedError, reading, require_file
 from partita.errors import InputError, require
 
 SPLITS = ("train", "test")
@@ -73,8 +73,8 @@ def _name(path: Path, folder: Path) -> str:
 
 def _reader(path: Path) -> Read:
     def read() -> bytes:
+        require_file(path)
         with reading(path):
-            require(path.is_file(), "path", f"{path} is no file")
             problem = f"{path} is too large for an image"
             require(path.stat().st_size <= LARGEST_FILE, "path", problem)
             return path.read_bytes()
@@ -88,6 +88,7 @@ def _raise(error: OSError) -> None:
 
 def archive_files(path: Path) -> Iterator[tuple[str, Read | None]]:
     """The same for a tar, in one pass: a file has to be read before the next name is asked for."""
+    require_file(path)
     with reading(path), _tar_errors(), _opened(path) as raw:
         stream = _Tail(raw)
         with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
@@ -101,7 +102,11 @@ def archive_files(path: Path) -> Iterator[tuple[str, Read | None]]:
                     raise InputError("path", f"{path}: {name} is a link, not an image")
         while stream.read(1 << 20):  # what follows is checked too: packed streams end in checksums
             pass
-        # Python's module takes a tar that ends between two files for a whole one.
+        # Python's module takes a tar that ends between two files for a whole one, and a header
+        # that it cannot read for the end.
+        if stream.filled > archive.offset:
+            problem = "a damaged header, or something behind the end"
+            raise DamagedError(f"what begins at byte {archive.offset:,} of the tar is {problem}")
         if stream.tail != bytes(_END):
             raise DamagedError("it is cut short")
 
@@ -120,14 +125,18 @@ def _tar_errors() -> Iterator[None]:
 
 
 class _Tail:
-    """A stream that remembers its last bytes."""
+    """A stream that remembers its last bytes, and up to where it holds more than zeros."""
 
     def __init__(self, raw: BufferedIOBase) -> None:
         self.raw, self.tail = raw, b""
+        self.size = self.filled = 0
 
     def read(self, size: int) -> bytes:
         data = self.raw.read(size)
         self.tail = (self.tail + data)[-_END:]
+        if held := data.rstrip(b"\0"):
+            self.filled = self.size + len(held)
+        self.size += len(data)
         return data
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gzip
 import math
+from io import BufferedIOBase
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.data.images.base import BYTE_LEVELS, Images
-from partita.data.reading import DamagedError, reading
+from partita.data.reading import DamagedError, reading, require_file
 from partita.errors import InputError, require
 
+LARGEST = 1 << 31  # bytes; the largest of MNIST's kin have a fourth of it
+_SPLIT = "larger sets are folders of images by class, or a tar of one"
+_AT_ONCE = 1 << 20
 _IDX_BYTES = 0x08  # the code of unsigned bytes; MNIST has no other
 _FILES = {True: "train", False: "t10k"}
 
@@ -56,14 +61,36 @@ def _present(folder: Path, name: str) -> Path:
 
 def read_idx(path: Path) -> UInt8[Tensor, "..."]:
     """An IDX file: two zero bytes, a type, a number of dimensions, their sizes, the bytes."""
-    with reading(path):
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        if len(data) < 4 or data[:3] != bytes([0, 0, _IDX_BYTES]):
-            raise DamagedError("it does not begin as an IDX file of bytes does")
-        start = 4 + 4 * data[3]
-        if len(data) < start:
-            raise DamagedError("it ends within its head")
-        sizes = [int(size) for size in np.frombuffer(data[4:start], dtype=">u4")]
-        if len(data) - start != math.prod(sizes):
-            raise DamagedError(f"{len(data)} bytes do not fit the sizes {sizes}")
-    return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).copy()).view(sizes)
+    require_file(path)
+    with reading(path), path.open("rb") as raw:
+        packed = path.suffix == ".gz"
+        stream = gzip.GzipFile(fileobj=raw) if packed else raw
+        sizes = _sizes(stream)
+        declared = math.prod(sizes)
+        if not packed and path.stat().st_size != raw.tell() + declared:
+            raise DamagedError(f"{path.stat().st_size} bytes do not fit the sizes {sizes}")
+        problem = f"{path} says that it holds {declared:,} bytes, of {LARGEST:,} at most"
+        require(declared <= LARGEST, "path", problem, _SPLIT)
+        values = np.empty(declared, np.uint8)
+        if _fill(values, stream) < declared or stream.read(1):
+            raise DamagedError(f"its bytes do not fit the sizes {sizes}")
+    return torch.from_numpy(values).view(sizes)
+
+
+def _sizes(stream: BufferedIOBase) -> list[int]:
+    """The head of a file: how many values there are in each dimension."""
+    head = stream.read(4)
+    if len(head) < 4 or head[:3] != bytes([0, 0, _IDX_BYTES]):
+        raise DamagedError("it does not begin as an IDX file of bytes does")
+    sizes = stream.read(4 * head[3])
+    if len(sizes) < 4 * head[3]:
+        raise DamagedError("it ends within its head")
+    return [int(size) for size in np.frombuffer(sizes, dtype=">u4")]
+
+
+def _fill(values: NDArray[np.uint8], stream: BufferedIOBase) -> int:
+    """Read until an array is full or the stream ends; how much was read."""
+    filled = 0
+    while count := stream.readinto(values.data[filled : filled + _AT_ONCE]):
+        filled += count
+    return filled

@@ -14,6 +14,7 @@ from partita.data.images.base import BYTE_LEVELS, Images, check_levels
 from partita.data.images.idx import holds_idx, mnist
 from partita.data.reading import package, reading
 from partita.errors import InputError, require, require_int
+from partita.memory import machine_memory
 from partita.randomness import permuted
 
 DIGITS = "digits"
@@ -106,6 +107,8 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
     places: dict[str, folders.Place] = {}
     found: dict[str, decoding.Pixels] = {}
     directories: set[str] = set()
+    held, most = 0, machine_memory() // 2
+    problem = f"more pixels than half of this machine's memory ({most:,} bytes)"
     files = folders.folder_files(path) if path.is_dir() else folders.archive_files(path)
     for name, read in files:
         if read is None:
@@ -116,11 +119,13 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
             if place.split in ("", options.split):
                 shown = f"{path}: {name}"
                 found[name] = decoding.decode(read(), shown, options.size, options.colour)
+                held += found[name].nbytes
+                require(held <= most, "path", f"{path} holds {problem}", "give a size to shrink to")
     _check_layout(path, list(places.values()), options.split)
     classes = _classes(path, list(places.values()), directories, options.split)
     names = sorted(found)
     labels = [classes.index(places[name].label) for name in names]
-    pixels = _stacked(path, [(name, found.pop(name)) for name in names])
+    pixels = _stacked(path, names, found)
     return Images(pixels, torch.tensor(labels), BYTE_LEVELS, classes)
 
 
@@ -153,14 +158,18 @@ def _classes(
     return tuple(classes)
 
 
-def _stacked(path: Path, rows: list[tuple[str, decoding.Pixels]]) -> Tensor:
-    first_name, first = rows[0]
-    for name, row in rows:
+def _stacked(path: Path, names: list[str], found: dict[str, decoding.Pixels]) -> Tensor:
+    """All images as one tensor; each is let go as soon as it is in there."""
+    first_name, first = names[0], found[names[0]]
+    every = np.empty((len(names), *first.shape), np.uint8)
+    for number, name in enumerate(names):
+        row = found.pop(name)
         if row.shape != first.shape:
             shapes = f"{first_name} is {_shape(first)}, {name} {_shape(row)}"
             remedy = "give size, to which all are brought, or colour, true or false"
             raise InputError("path", f"{path} holds images of several kinds: {shapes}", remedy)
-    return torch.from_numpy(np.stack([row for _, row in rows]))
+        every[number] = row
+    return torch.from_numpy(every)
 
 
 def _shape(row: decoding.Pixels) -> str:
