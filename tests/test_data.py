@@ -192,3 +192,25 @@ def test_what_a_tokenizer_has_a_token_for_is_not_lost():
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"to": 0, "?": 1}, unk_token="?"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     assert BPETokenizer(words).encode("to  be") == [0, 1]
+
+
+@pytest.mark.parametrize("largest", [1 << 24, 1 << 31, (1 << 32) - 1])
+def test_an_id_beyond_all_vocabularies_is_refused_before_room_is_made_for_it(largest):
+    vocab = json.loads(BPE.backend.to_str())["model"]["vocab"]
+    problem = f"its largest id is {largest:,}, and room is made for every smaller one; ids end at"
+    with pytest.raises(InputError, match=problem) as caught:
+        from_description(changed(vocab=vocab | {"far away": largest}))
+    assert caught.value.argument == "tokenizer"
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": largest}, "a"))
+    with pytest.raises(InputError, match=problem):
+        _ = BPETokenizer(backend).vocab_size
+    nearly = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": (1 << 24) - 1}, "a"))
+    assert BPETokenizer(nearly).vocab_size == 1 << 24
+
+
+def test_the_same_text_has_the_same_tokens_every_time():
+    """Some files keep the chance with which merges were left out in training their model."""
+    tokenizer = from_description(changed(dropout=0.9))
+    text = " ".join(reference_paragraphs()[:5])
+    assert tokenizer.encode(text) == BPE.encode(text)
+    assert "0.9" not in tokenizer.describe()["json"]

@@ -7,35 +7,17 @@ A corpus may be larger than memory, and so may a single document, so documents c
 from __future__ import annotations
 
 import codecs
-import gzip
-import io
-import json
-import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedIOBase, BufferedReader
-from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from partita.data.hugging_face import PREFIX, DataSet
-from partita.data.reading import (
-    DamagedError,
-    as_label,
-    content_hash,
-    files_under,
-    package,
-    reading,
-)
-from partita.errors import InputError, require
+from partita.data.reading import content_hash, files_under, reading
+from partita.data.row_files import Labelled, json_texts, parquet_texts
+from partita.data.text_files import COMPRESSED, PIECE, decoded, is_marked
+from partita.errors import require
 
-PIECE = 1 << 20  # characters: what is held in memory at a time
-_UNPACK: dict[str, Callable[[BufferedReader], BufferedIOBase]] = {
-    ".xz": lzma.LZMAFile,
-    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
-}
-_COMPRESSED = (*_UNPACK, ".zst")
-ZST_INPUT = 1 << 15  # compressed bytes at a time; text is rarely more than ten times as long
 SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": ""}
 """What stands between documents of plain text, by what counts as one."""
 
@@ -99,7 +81,9 @@ class Corpus:
         for path in self.files():
             # The name of a single file does not matter, only what it says of its kind.
             name = _kind(path) if path == self.path else path.name
-            yield name, content_hash(path)
+            # The mark of UTF-8 was once taken for text: tokens that have it are not served again.
+            marked = _kind(path) != ".parquet" and is_marked(path)
+            yield name, content_hash(path) + (codecs.BOM_UTF8 if marked else b"")
 
     def pieces(self) -> Iterator[Piece]:
         """All documents of all files, piece by piece. Empty documents are left out."""
@@ -110,14 +94,14 @@ class Corpus:
             field = self.label if name is None else None  # where the class of a row stands
             kind = _kind(path)
             if kind == ".jsonl":
-                found = _whole(_json_texts(path, self.field, field))
+                found = _whole(json_texts(path, self.field, field))
             elif kind == ".parquet":
-                found = _whole(_parquet_rows(path, self.field, field))
+                found = _whole(parquet_texts(path, self.field, field))
             else:
                 known = f"known for plain text: {', '.join(LABELS)}"
                 problem = f"{path} is plain text, which has no field {field!r}"
                 require(field is None, "label", problem, known)
-                found = _split(_text(path), SEPARATORS[self.documents])
+                found = _split(decoded(path, PIECE), SEPARATORS[self.documents])
             yield from found if name is None else (piece._replace(label=name) for piece in found)
 
     def label_of(self, path: Path) -> str | None:
@@ -137,55 +121,9 @@ def _check_place(place: Path) -> None:
 def _kind(path: Path) -> str:
     """The suffix that says what a file holds, with compression taken off."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
+    if suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    """What a file holds, with compression taken off."""
-    suffix = path.suffix.lower()
-    with reading(path), path.open("rb") as raw:
-        if suffix == ".zst":
-            yield from _zst_chunks(raw, path)
-            return
-        stream = _UNPACK[suffix](raw) if suffix in _UNPACK else raw
-        while chunk := stream.read(PIECE):
-            yield chunk
-
-
-def _zst_chunks(raw: BufferedReader, path: Path) -> Iterator[bytes]:
-    """Frame by frame: the package's own reader takes the end of a cut file for that of the text."""
-    zstandard = package("zstandard", path, "zst")
-    context = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # some corpora use --long=31
-    frame, inside = context.decompressobj(), False
-    while data := raw.read(ZST_INPUT):
-        while data:
-            try:
-                yield frame.decompress(data)
-            except zstandard.ZstdError as error:
-                raise DamagedError(str(error)) from error
-            data, inside = frame.unused_data, not frame.eof
-            if frame.eof:
-                frame = context.decompressobj()
-    if inside:
-        raise DamagedError("it ends inside a frame")
-
-
-def _text(path: Path) -> Iterator[str]:
-    """Decoded chunks of a file, whose line ends are all "\\n". What is no text is refused."""
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")(), translate=True)
-    consumed = 0
-    try:
-        for chunk in _chunks(path):
-            require(b"\0" not in chunk, "path", f"{path} is a binary file", "give text, UTF-8")
-            yield decoder.decode(chunk)
-            consumed += len(chunk)
-        yield decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise InputError(
-            "path", f"{path} is not UTF-8 near byte {consumed + error.start}", "convert it first"
-        ) from error
 
 
 def _split(chunks: Iterator[str], separator: str) -> Iterator[Piece]:
@@ -220,69 +158,5 @@ def _split(chunks: Iterator[str], separator: str) -> Iterator[Piece]:
         yield Piece(rest, ends=True)
 
 
-Labelled = tuple[str, str | None]
-
-
 def _whole(texts: Iterator[Labelled]) -> Iterator[Piece]:
     return (Piece(text, True, label) for text, label in texts if text)
-
-
-def json_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """What each line of a JSONL file holds, after words that say where it stands."""
-    lines, carry = count(1), ""
-    for chunk in _text(path):
-        *complete, carry = (carry + chunk).split("\n")
-        for line in complete:
-            yield from _json_row(line, f"{path} line {next(lines)}")
-    yield from _json_row(carry, f"{path} line {next(lines)}")
-
-
-def _json_row(line: str, place: str) -> Iterator[tuple[str, Any]]:
-    if not line.strip():
-        return
-    try:
-        yield place, json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError("path", f"{place} is not JSON: {error}") from error
-
-
-def _json_texts(path: Path, field: str, label: str | None) -> Iterator[Labelled]:
-    for place, row in json_rows(path):
-        if isinstance(row, dict) and field in row and row[field] is None:
-            continue  # as in Parquet: a row without text
-        text = row.get(field) if isinstance(row, dict) else None
-        if not isinstance(text, str):
-            has = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
-            raise InputError("field", f"{place} has no text under {field!r}", f"it has: {has}")
-        require_unicode(text, place)
-        yield text, None if label is None else as_label(row.get(label), place, label)
-
-
-def require_unicode(text: str, place: str) -> None:
-    """Refuse half of a surrogate pair, which JSON can spell."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError("path", f"{place} is no Unicode text: {error.reason}") from error
-
-
-def _parquet_rows(path: Path, field: str, label: str | None) -> Iterator[Labelled]:
-    parquet = package("pyarrow.parquet", path, "parquet")
-    try:
-        file = parquet.ParquetFile(path)
-        names = file.schema_arrow.names
-        for key, name in (("field", field), ("label", label)):
-            there = name is None or name in names
-            require(there, key, f"{path} has no column {name!r}", f"it has: {names}")
-        columns = [field] if label is None else [field, label]
-        for batch in file.iter_batches(batch_size=256, columns=columns):
-            classes = [None] * len(batch) if label is None else batch.column(label).to_pylist()
-            for text, found in zip(batch.column(field).to_pylist(), classes, strict=True):
-                if text is not None:
-                    require(isinstance(text, str), "field", f"{path}: {field!r} holds no text")
-                    yield text, None if label is None else as_label(found, str(path), label)
-    except InputError:
-        raise
-    except Exception as error:  # a damaged file raises nearly anything
-        why = " ".join(str(error).split())
-        raise InputError("path", f"{path} is damaged or no Parquet file: {why}") from error

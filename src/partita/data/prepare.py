@@ -256,7 +256,7 @@ def _write(
     """Tokenise document by document into two writers."""
     facts: dict[str, Any] = {"path": str(corpus.path), **vars(options)}
     end = tokenizer.encode_array(SEPARATORS[corpus.documents])
-    characters, begins = 0, True
+    characters, begins, blank = 0, True, True
     classes: set[str] = set()
     with (
         ShardWriter(folder / "train", tokenizer.vocab_size, facts) as train,
@@ -275,9 +275,11 @@ def _write(
                 writer.end_document(piece.label)
                 classes |= {piece.label} - {None}  # type: ignore[arg-type]
             characters += len(piece.text)
+            blank = blank and not piece.text.strip()
             if progress is not None:
                 progress(characters)
-        require(characters > 0, "path", f"{corpus.path} holds no text", "name another file")
+        none = "no text" if characters == 0 else "nothing but white space"
+        require(not blank, "path", f"{corpus.path} holds {none}", "name another file")
         require(
             train.tokens >= least,
             "path",

@@ -14,6 +14,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from partita.data.long_words import without_long_words
 from partita.errors import InputError, require, require_int
 
 LARGEST_VOCABULARY = 1 << 24  # whoever trains a bpe, or a network, makes room for all of it first
@@ -152,7 +153,10 @@ class BPETokenizer(Tokenizer):
 
     @staticmethod
     def train(texts: str | Iterable[str], vocab_size: int) -> BPETokenizer:
-        """Learn merges from a text or several. Little text may give fewer tokens than asked."""
+        """Learn merges from a text or several. Little text may give fewer tokens than asked.
+
+        Of words that never end, such as a genome, only a part is learned from (see `long_words`).
+        """
         require_int(vocab_size, "vocab_size", 256)
         texts = [texts] if isinstance(texts, str) else texts
         backend = tokenizers.Tokenizer(models.BPE())
@@ -163,7 +167,7 @@ class BPETokenizer(Tokenizer):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        backend.train_from_iterator(texts, trainer)
+        backend.train_from_iterator(without_long_words(texts), trainer)
         return BPETokenizer(backend)
 
     @property

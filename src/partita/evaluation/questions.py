@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from partita.data.blanks import before_blank
-from partita.data.documents import SEPARATORS, Corpus, json_rows, require_unicode
+from partita.data.documents import SEPARATORS, Corpus
 from partita.data.reading import reading
+from partita.data.row_files import json_rows, require_unicode
 from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, require
 from partita.evaluation.cloze import Blank
