@@ -25,6 +25,14 @@ class InputError(ValueError):
         super().__init__(f"{argument}: {problem}" + (f"; {remedy}" if remedy else ""))
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal asks for an end at once, as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__()
+
+
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
     """Errors inside name an argument as whoever gave it wrote it, such as `--count`."""

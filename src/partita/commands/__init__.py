@@ -7,13 +7,16 @@ import errno
 import importlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from partita import __version__
-from partita.errors import InputError
+from partita.commands.interruptions import interruptible
+from partita.commands.streams import OUTPUT, READER_LEFT, outlets, printable
+from partita.errors import InputError, Stopped
 
 # verb: what it does. The verb's module has `run(words)`, which returns an exit code.
 VERBS = {
@@ -36,6 +39,8 @@ VERBS = {
     "export": "a folder for sharing, or for the hub (--push)",
     "import": "a model folder out of a published checkpoint of MDLM, PGM or SDTT",
 }
+# Verbs of which nothing is left but what they print.
+PRINTING = {"demo", "sample", "infill", "score", "info", "methods"}
 _MODULES = {"import": "import_model"}  # where the verb cannot be the module's name
 USAGE_ERROR = 2
 _FULL = "make room, then give the same command again"
@@ -50,6 +55,8 @@ _REMEDIES = {
     errno.EEXIST: "choose another name",
     errno.ENOTDIR: "choose another place",
 }
+NOTHING_SAVED = "nothing was saved: the same command begins anew"
+_UNSEEN = "the work is done, but not all of it was shown"
 _NO_COMPILER = ("No working C++ compiler", "Failed to find C compiler")
 _TOO_LARGE = ("allocate memory", "out of memory", "size calculation overflowed")
 
@@ -103,29 +110,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Bad input is one message on standard error and exit code 2."""
     _let_threads_sleep()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
-        print(overview())
-        return 0
-    if words[0] == "--version":
-        print(f"partita {__version__}")
-        return 0
+    with outlets(needed=_only_prints(words)) as out, interruptible():
+        code = _answered(words)
+        if out.fault is None:
+            return code
+        if out.left:
+            return READER_LEFT if _only_prints(words) and code == 0 else code
+        return code or _refused(f"{OUTPUT}: {out.fault.strerror}; {_UNSEEN}")
+
+
+def _only_prints(words: Sequence[str]) -> bool:
+    """Whether nothing is left to do for these words once nobody reads what they print."""
+    return not words or words[0] in PRINTING or not {"--help", "-h", "--version"}.isdisjoint(words)
+
+
+def _answered(words: Sequence[str]) -> int:
+    """Run one verb; the exit code, after a message where something went wrong."""
     try:
-        if words[0] not in VERBS:
-            near = difflib.get_close_matches(words[0], VERBS, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            known = f"{hint}known: {', '.join(VERBS)}"
-            raise InputError("verb", f"unknown name {words[0]!r}", known)
-        code: int = module_of(words[0]).run(words[1:]) or 0
+        code = _run(words)
+        sys.stdout.flush()
     except InputError as error:
-        # Of many processes, which find the same fault, one speaks.
-        return _refused(error) if os.environ.get("RANK", "0") == "0" else USAGE_ERROR
-    except BrokenPipeError:  # a reader such as `head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _refused(error) if _speaks() else USAGE_ERROR
     except OSError as error:  # a full disk, a missing permission, a file where a folder should be
-        where = f"{error.filename}: " if error.filename else ""
-        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
-        return _refused(f"{where}{error.strerror or error}{remedy}")
+        return _refused(_described(error))
     except (MemoryError, RuntimeError) as error:
         if any(text in str(error) for text in _NO_COMPILER):
             return _refused(
@@ -135,11 +142,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, RuntimeError) and not any(text in str(error) for text in _TOO_LARGE):
             raise
         return _refused("memory: there is not enough for what was asked; ask for less at a time")
-    except SystemExit as exit_request:  # `--help` of a verb
+    except SystemExit as exit_request:  # `--help` of a verb, or a reader who has left
         return int(exit_request.code or 0)
-    except KeyboardInterrupt:
-        print("partita: stopped", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        return _stopped(error, only_prints=_only_prints(words))
     return code
 
 
@@ -154,7 +160,50 @@ def _let_threads_sleep() -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        print(f"partita {__version__}")
+        return 0
+    if words[0] not in VERBS:
+        near = difflib.get_close_matches(words[0], VERBS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        known = f"{hint}known: {', '.join(VERBS)}"
+        raise InputError("verb", f"unknown name {words[0]!r}", known)
+    return module_of(words[0]).run(words[1:]) or 0
+
+
+def _described(error: OSError) -> str:
+    """What the system refuses, and what to do about it."""
+    where = f"{error.filename}: " if error.filename else ""
+    remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+    return f"{where}{error.strerror or error}{remedy}"
+
+
 def _refused(message: object) -> int:
     """Say what is wrong."""
-    print(f"partita: {message}", file=sys.stderr)
+    _say(message)
     return USAGE_ERROR
+
+
+def _stopped(error: KeyboardInterrupt, *, only_prints: bool) -> int:
+    """Say what is left of the work; the exit code by which shells know the signal."""
+    number = error.number if isinstance(error, Stopped) else signal.SIGINT
+    notes = getattr(error, "__notes__", [] if only_prints else [NOTHING_SAVED])
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    if _speaks():
+        _say("; ".join([f"stopped{by}", *notes]))
+    return 128 + number
+
+
+def _say(message: object) -> None:
+    """One line on standard error."""
+    text = f"partita: {message}"
+    print(printable(text) if sys.stderr.isatty() else text, file=sys.stderr)
+
+
+def _speaks() -> bool:
+    """Of many processes, which find the same fault, one speaks."""
+    return os.environ.get("RANK", "0") == "0"

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from partita.commands.judging import load_identified
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
-from partita.commands.show import progress_bar
+from partita.commands.terminal import Terminal, heading, passing_bar, print_json
 from partita.data.documents import Corpus
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.cloze import answered, require_answering
@@ -101,8 +100,8 @@ def run(words: Sequence[str]) -> None:
     length = chosen.length or model.length
     problem = f"{length} tokens are more than the model's {model.length}"
     require(length <= model.length, "--length", problem, "shorten it")
-    console = Console(highlight=False, stderr=chosen.json)
-    bar = progress_bar(console)
+    console = Terminal(stderr=chosen.json)
+    bar = passing_bar(console)
     with naming({"path": "file", "field": "file", "text": "file"}):
         questions = _questions(model, chosen, length)
     with bar:
@@ -118,7 +117,7 @@ def run(words: Sequence[str]) -> None:
         **found,
     }
     # Printed first: a disk that is full must not cost the results.
-    print(json.dumps(results)) if chosen.json else console.print(_table(results))
+    print_json(results) if chosen.json else console.print(_table(results))
     if chosen.out is not None:
         with parents_made(Path(chosen.out)):
             write_whole(Path(chosen.out), json.dumps(results, indent=1))
@@ -169,7 +168,7 @@ def _table(results: dict[str, Any]) -> Table:
     shown = Table("", "", show_header=False)
     cut = f", {results['cut']} texts cut at the left" if results["cut"] else ""
     cut += f", {results['left_out']} too long and left out" if results["left_out"] else ""
-    shown.add_row(f"[bold]{results['task']}[/]", results["file"])
+    shown.add_row(heading(results["task"]), results["file"])
     shown.add_row("questions", f"{results['count']}{cut}")
     if results["task"] == "infill" and results["exact"]:
         shown.add_row("in view", LEFT_ALONE)

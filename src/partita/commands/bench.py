@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
+from partita.commands import NOTHING_SAVED
 from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.terminal import Terminal, print_json, telling
 from partita.errors import naming, require, require_int
 from partita.evaluation.contestants import sampling_contestants, training_contestants
 from partita.evaluation.growth import AXES, draw_growth, grown
@@ -148,29 +149,40 @@ def run(words: Sequence[str]) -> None:
     require(device.type == "cuda" or not alone, "--speeds", problem, f"{remedy}, or name subjects")
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
-    console = Console(highlight=False, stderr=chosen.json)
+    console = Terminal(stderr=chosen.json)
     facts = environment(device)
     results: dict[str, Any] = {"environment": facts, "options": asdict(chosen)}
     console.print(f"{facts['device']}, torch {facts['torch']}, {facts['date']}")
-    for subject in chosen.subjects or USUAL:
-        with console.status(subject) as status:
-            # Where nothing can be redrawn, progress is lines.
-            tell = status.update if console.is_terminal else console.print
-            results[subject] = {}
-            for title, speeds in _measured(subject, chosen, device, tell):
-                results[subject][title] = [speed.to_dict() for speed in speeds]
-                console.print(_table(title, speeds))
-                if chosen.out is not None:  # what is measured is not lost with what is not yet
-                    _write(Path(chosen.out), results)
+    try:
+        _measure(chosen, device, console, results)
+    except KeyboardInterrupt as error:
+        measured = any(results.get(subject) for subject in chosen.subjects or USUAL)
+        kept = chosen.out is not None and measured
+        error.add_note(f"the tables until now are in {chosen.out}" if kept else NOTHING_SAVED)
+        raise
     if chosen.picture is not None:
         picture = Path(chosen.picture)
         with parents_made(picture):
             draw_growth(results, picture)
         console.print(f"{picture}: growth as curves", soft_wrap=True)
     if chosen.json:
-        print(json.dumps(results, indent=1))
+        print_json(results, indent=1)
     if chosen.out is not None:
         console.print(f"Written to {chosen.out}", soft_wrap=True)
+
+
+def _measure(
+    chosen: Options, device: torch.device, console: Terminal, results: dict[str, Any]
+) -> None:
+    """Fill in the results, table by table, and show each when it is there."""
+    for subject in chosen.subjects or USUAL:
+        with telling(console, subject) as tell:
+            results[subject] = {}
+            for title, speeds in _measured(subject, chosen, device, tell):
+                results[subject][title] = [speed.to_dict() for speed in speeds]
+                console.print(_table(title, speeds))
+                if chosen.out is not None:  # what is measured is not lost with what is not yet
+                    _write(Path(chosen.out), results)
 
 
 def _write(out: Path, results: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -25,7 +24,7 @@ from partita.commands.judging import (
 )
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.sample import Manner
-from partita.commands.show import progress_bar
+from partita.commands.terminal import Terminal, passing_bar, print_json
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.quality import entropy_nats
 from partita.evaluation.steps import (
@@ -140,8 +139,8 @@ def run(words: Sequence[str]) -> None:
             problem = f"{name} has no sampler with a number of steps"
             require(known, "models", problem, "leave it out")
     examiner = load_judge(chosen.judge, chosen.device)
-    console = Console(highlight=False, stderr=chosen.json)
-    bar = progress_bar(console)
+    console = Terminal(stderr=chosen.json)
+    bar = passing_bar(console)
     rows: list[Quality] = []
     schedules: list[str | None] = [None] if chosen.schedules is None else [*chosen.schedules]
     settings = [*itertools.product(models, schedules, chosen.steps)]
@@ -150,7 +149,7 @@ def run(words: Sequence[str]) -> None:
         for name, schedule, steps in settings:
             called = name if schedule is None else f"{name}, {schedule}"
             bar.update(task, description=f"{called}, {steps} steps")
-            if not console.is_terminal:
+            if not console.animates:
                 console.print(f"{called}, {steps} steps", soft_wrap=True)
             how = chosen.given() | {"steps": steps}
             how |= {} if schedule is None else {"schedule": schedule}
@@ -178,7 +177,7 @@ def run(words: Sequence[str]) -> None:
         "equal_quality": [vars(found) for found in beside],
     }
     if chosen.json:
-        print(json.dumps(results))
+        print_json(results)
     else:
         console.print(_table(rows))
         for line in _told(beside):

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 
 from partita.commands import demo_training, program
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.sample import print_texts
 from partita.commands.show import animated, picture
+from partita.commands.terminal import Terminal, heading
 from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_positive, require_seed
@@ -77,25 +77,25 @@ def options(words: Sequence[str]) -> Options:
 def run(words: Sequence[str]) -> None:
     """Check everything first; then show a model."""
     chosen = options(words)
-    console = Console(highlight=False)
+    console = Terminal()
     if chosen.seconds is None and ships_a_model():
         show_shipped(console, chosen)
     else:
         show_trained(console, chosen)
 
 
-def show_shipped(console: Console, chosen: Options) -> None:
+def show_shipped(console: Terminal, chosen: Options) -> None:
     """The model that is there: samples, blanks, a film."""
     # The CPU, whatever else there is: a GPU takes longer to start than all of this does.
     model = load(default_model(), device="cpu")
     method, tokenizer = model.method, model.tokenizer
     prompt = blanks(tokenizer, chosen.infill or EXAMPLE, chosen.blank_tokens, model.length)
     console.print(
-        f"The model that comes with this installation: [bold]{model.recipe.method.name}[/], "
-        f"{model.parameter_count / 1e6:.1f} M parameters.\n"
+        "The model that comes with this installation:",
+        heading(model.recipe.method.name) + f", {model.parameter_count / 1e6:.1f} M parameters.\n",
     )
     length = min(SAMPLE_LENGTH, model.length)
-    console.print(f"[bold]Texts[/] of {length} tokens:")
+    console.print(heading("Texts"), f"of {length} tokens:")
     print_texts(console, model.sample(SAMPLES, length=length, seed=chosen.seed), False)
     console.print()
     fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def show_shipped(console: Console, chosen: Options) -> None:
     )
 
 
-def show_trained(console: Console, chosen: Options) -> None:
+def show_trained(console: Terminal, chosen: Options) -> None:
     """A model that is trained for it: a film, blanks."""
     texts = demo_training.corpus()
     tokenizer = BPETokenizer.train(texts, demo_training.VOCABULARY)
@@ -128,12 +128,12 @@ def blanks(tokenizer: Tokenizer, text: str, blank_tokens: int, length: int) -> P
     return prompt
 
 
-def write(console: Console, method: Model, tokenizer: Tokenizer, length: int, seed: int) -> None:
+def write(console: Terminal, method: Model, tokenizer: Tokenizer, length: int, seed: int) -> None:
     """A text from nothing, step by step."""
     block = min(BLOCK, length)
     console.print(
-        f"[bold]Writing[/] {length} tokens from nothing, in blocks of {block}, "
-        "the surest token of a block first:"
+        heading("Writing"),
+        f"{length} tokens from nothing, in blocks of {block}, the surest token of a block first:",
     )
     with animated(console, tokenizer) as show:
         sample(
@@ -152,13 +152,14 @@ def write(console: Console, method: Model, tokenizer: Tokenizer, length: int, se
     console.print()
 
 
-def go_on(console: Console, method: Model, tokenizer: Tokenizer, most: int, seed: int) -> None:
+def go_on(console: Terminal, method: Model, tokenizer: Tokenizer, most: int, seed: int) -> None:
     """A text after its first words, step by step."""
     known = len(tokenizer.encode(OPENING))
     length = min(known + FILM_LENGTH, most)
     console.print(
-        f'[bold]Writing[/] {length - known} tokens after "[italic]{OPENING}[/]", one at a time, '
-        "in an order that chance and the model choose:"
+        heading("Writing"),
+        f'{length - known} tokens after "{OPENING}", one at a time, in an order that chance and '
+        "the model choose:",
     )
     with animated(console, tokenizer) as show:
         sample(
@@ -176,12 +177,14 @@ def go_on(console: Console, method: Model, tokenizer: Tokenizer, most: int, seed
     console.print()
 
 
-def fill(console: Console, method: Model, tokenizer: Tokenizer, prompt: Prompt, seed: int) -> None:
+def fill(console: Terminal, method: Model, tokenizer: Tokenizer, prompt: Prompt, seed: int) -> None:
     """The blanks, filled in several times; the known tokens are never touched."""
-    console.print("[bold]Filling in[/] the blanks, three times:")
-    console.print("  ", picture(tokenizer, prompt.tokens[0], prompt.known[0], set()), sep="")
+    console.print(heading("Filling in"), "the blanks, three times:")
+    indent = ("  ", "")
+    blank = picture(tokenizer, prompt.tokens[0], prompt.known[0], set())
+    console.write(indent, *blank, soft_wrap=False)
     drawn = sample(method, 3, prompt=prompt, sampler="first-hitting", temperature=0.7, seed=seed)
     places = set((~prompt.known[0]).nonzero()[:, 0].tolist())
     for tokens in drawn:
         shown = torch.ones_like(prompt.known[0])
-        console.print("  ", picture(tokenizer, tokens, shown, places), sep="")
+        console.write(indent, *picture(tokenizer, tokens, shown, places), soft_wrap=False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from partita.commands.terminal import Terminal, bar, heading
 from partita.data.standard_library import reference_paragraphs
 from partita.data.tokenizers import BPETokenizer
 from partita.evaluation.likelihood import nelbo
@@ -35,7 +34,7 @@ def corpus(characters: int = CHARACTERS) -> list[str]:
 
 
 def trained(
-    console: Console, texts: list[str], tokenizer: BPETokenizer, seconds: float, seed: int
+    console: Terminal, texts: list[str], tokenizer: BPETokenizer, seconds: float, seed: int
 ) -> MDLM:
     """A model of some texts, and what it has learned of them."""
     torch.manual_seed(seed)
@@ -54,12 +53,13 @@ def build(vocab_size: int) -> MDLM:
     return MDLM(Transformer(config))
 
 
-def train(console: Console, method: MDLM, stream: Tensor, seconds: float, seed: int) -> None:
+def train(console: Terminal, method: MDLM, stream: Tensor, seconds: float, seed: int) -> None:
     """Train with a progress bar."""
     parameters = sum(p.numel() for p in method.parameters())
     console.print(
-        f"[bold]Training[/] an MDLM of {parameters / 1e6:.1f} M parameters on {stream.numel():,} "
-        f"tokens of the Python language reference, for {seconds:g} seconds."
+        heading("Training"),
+        f"an MDLM of {parameters / 1e6:.1f} M parameters on {stream.numel():,} "
+        f"tokens of the Python language reference, for {seconds:g} seconds.",
     )
     training = TrainingOptions(
         seconds=seconds,
@@ -70,32 +70,28 @@ def train(console: Console, method: MDLM, stream: Tensor, seconds: float, seed: 
         ema=0.99,
         seed=seed,
     )
-    bar = Progress(
-        TextColumn("step {task.fields[step]}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.2f}"),
-        TimeRemainingColumn(),
-        console=console,
-    )
     smooth = math.nan
-    with bar:
-        task = bar.add_task("train", total=1.0, step=0, loss=math.nan)
+    with bar(console, "step {task.fields[step]}", "loss {task.fields[loss]:.2f}") as shown:
+        task = shown.add_task("train", total=1.0, step=0, loss=math.nan)
 
         def show(progress: loop.Progress) -> None:
             nonlocal smooth
             smooth = progress.loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * progress.loss
-            bar.update(task, completed=progress.share, step=progress.step, loss=smooth)
+            shown.update(task, completed=progress.share, step=progress.step, loss=smooth)
 
         loop.fit(method, stream, training, show)
 
 
-def report(console: Console, method: MDLM, stream: Tensor, characters: int) -> None:
+def report(console: Terminal, method: MDLM, stream: Tensor, characters: int) -> None:
     """The likelihood bound of the text that was learned."""
     windows = stream[: stream.numel() // LENGTH * LENGTH].reshape(-1, LENGTH)
     bound = nelbo(method, windows)
     per_character = stream.numel() / characters
     console.print(
-        f"It now needs at most [bold]{bound.bits * per_character:.2f} "
-        f"± {bound.bits_error * per_character:.2f} bits per character[/] for this text "
-        "(which it has seen; a fresh text would cost more).\n"
+        "It now needs at most",
+        heading(
+            f"{bound.bits * per_character:.2f} ± {bound.bits_error * per_character:.2f} "
+            "bits per character"
+        ),
+        "for this text (which it has seen; a fresh text would cost more).\n",
     )

@@ -9,11 +9,13 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentParser
-from rich.console import Console
 
 from partita.commands import program
+from partita.commands.display import Display, remembering
+from partita.commands.interruptions import announce
 from partita.commands.parsing import MODEL, make_parser, parse
-from partita.commands.train import PRINT, Display, flat, recipe_of
+from partita.commands.terminal import Terminal
+from partita.commands.train import PRINT, flat, recipe_of
 from partita.data.options import DataOptions
 from partita.distillation.options import MOST_ROUNDS, DistillationOptions
 from partita.errors import naming, require, require_int
@@ -144,8 +146,9 @@ def run(words: Sequence[str]) -> int:
     with naming(NAMES):
         rounds, folder = options(words)
         rounds[0].check_data()  # a missing file is said before anything is made
-    console = Console(highlight=False)
-    with naming(NAMES), naming({"device": "run.device"}), joined(rounds[0].run.device) as world:
+    console, device = Terminal(), rounds[0].run.device
+    places = [checkpoints.round_folder(folder, number) for number in range(1, len(rounds) + 1)]
+    with remembering(*places), naming(NAMES | {"device": "run.device"}), joined(device) as world:
         stopped_by = _run(rounds, folder, console)
         if world.first and not stopped_by:
             done = checkpoints.round_folder(folder, len(rounds))
@@ -156,9 +159,9 @@ def run(words: Sequence[str]) -> int:
     return code
 
 
-def _run(rounds: Sequence[Recipe], folder: Path, console: Console) -> int:
+def _run(rounds: Sequence[Recipe], folder: Path, console: Terminal) -> int:
     """Round after round, until a signal (its number) or the end (0)."""
-    with Signals() as signals:
+    with Signals(announce) as signals:
         for recipe in rounds:
             place = checkpoints.round_folder(folder, recipe.distillation.round)
             with RoundDisplay(console, recipe) as display:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import torch
 from jaxtyping import Int64, UInt8
-from rich.console import Console
 from torch import Tensor
 
+from partita.commands.terminal import Terminal, print_json
 from partita.data.images import ImageOptions, read_images
 from partita.data.images.decoding import decode
 from partita.data.reading import reading
@@ -133,10 +132,10 @@ class Film:
         return [self.model.draft(step) for step in kept]
 
 
-def report(console: Console, facts: Mapping[str, Any], as_json: bool) -> None:
+def report(console: Terminal, facts: Mapping[str, Any], as_json: bool) -> None:
     """What was written, and where."""
     if as_json:
-        print(json.dumps(dict(facts)))
+        print_json(dict(facts))
         return
     for name in ("out", "gif"):
         if facts.get(name):

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from partita.commands import eval_images, eval_texts
 from partita.commands.judging import load_any
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.sample import Manner
-from partita.commands.show import progress_bar
+from partita.commands.terminal import Terminal, passing_bar, print_json
 from partita.errors import naming, require, require_int, require_seed
 from partita.files import check_file, parents_made, write_whole
 from partita.hub.image_model import ImageModel
@@ -141,7 +139,7 @@ def run(words: Sequence[str]) -> None:
         )
     else:
         _refuse(chosen, ("classifier",), "is for images, and this is a model of text")
-    console = Console(highlight=False, stderr=chosen.json)
+    console = Terminal(stderr=chosen.json)
     results: dict[str, Any] = {
         "model": identity,
         "environment": environment(loaded.device),
@@ -149,7 +147,7 @@ def run(words: Sequence[str]) -> None:
         "replicates": chosen.replicates,
         "manner": _manner(loaded, chosen) if chosen.samples else None,
     }
-    bar = progress_bar(console)
+    bar = passing_bar(console)
     if isinstance(loaded, ImageModel):
         work, table = eval_images.prepared(loaded, chosen), eval_images.table
     else:
@@ -158,7 +156,7 @@ def run(words: Sequence[str]) -> None:
         results |= work(bar)
     # Printed first: a disk that is full must not cost the results.
     if chosen.json:
-        print(json.dumps(results))
+        print_json(results)
     else:
         console.print(table(results))
     if chosen.out is not None:

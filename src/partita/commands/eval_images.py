@@ -11,6 +11,7 @@ import torch
 from rich.progress import Progress
 from rich.table import Table
 
+from partita.commands.terminal import heading
 from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions, Images, read_images
 from partita.errors import naming, require
@@ -108,13 +109,13 @@ def table(results: dict[str, Any]) -> Table:
     likelihood, samples = results.get("likelihood"), results.get("samples")
     if likelihood:
         bits, error = likelihood["bits_per_dimension"], likelihood["bits_per_dimension_error"]
-        shown.add_row("[bold]likelihood[/]", f"{likelihood['file']}, {likelihood['images']} images")
+        shown.add_row(heading("likelihood"), f"{likelihood['file']}, {likelihood['images']} images")
         what = likelihood["dimensions"]
         per = "dimension" if what == "pixels" else "code"
         shown.add_row(f"bits per {per}, at most", f"{bits:.4f} ± {error:.4f}")
         shown.add_row(f"bits of independent {what}", f"{likelihood['independent']:.4f}")
     if samples:
-        shown.add_row("[bold]samples[/]", f"{samples['count']} images")
+        shown.add_row(heading("samples"), f"{samples['count']} images")
         shown.add_row("by the", samples["classifier"])
         if samples["accuracy"] is not None:
             shown.add_row("taken for their class", f"{samples['accuracy']:.1%}")

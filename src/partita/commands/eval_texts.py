@@ -16,6 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from partita.commands.judging import Identified, described, load_judge, written
+from partita.commands.terminal import heading
 from partita.data.documents import Corpus
 from partita.data.hugging_face import PREFIX
 from partita.data.prepare import cache_key
@@ -244,7 +245,7 @@ def table(results: dict[str, Any]) -> Table:
 def add_likelihood(shown: Table, likelihood: dict[str, Any]) -> None:
     """The likelihood of a file."""
     what = "exact" if likelihood["exact"] else "at most"
-    shown.add_row("[bold]likelihood[/]", f"{likelihood['file']} ({what})")
+    shown.add_row(heading("likelihood"), f"{likelihood['file']} ({what})")
     for key in ("bits_per_character", "bits_per_byte", "bits_per_token", "perplexity"):
         if key in likelihood:
             spread = f"{likelihood[key]:.4f} ± {likelihood[f'{key}_error']:.4f}"
@@ -254,21 +255,21 @@ def add_likelihood(shown: Table, likelihood: dict[str, Any]) -> None:
 def _add_order(shown: Table, cost: dict[str, Any]) -> None:
     """What it costs in an order."""
     drawn = " for the orders of this seed" if cost["order"] == "random" else ""
-    shown.add_row(f"[bold]{cost['order']}[/]", f"one token at a time (exact{drawn})")
+    shown.add_row(heading(cost["order"]), f"one token at a time (exact{drawn})")
     for key in ("bits_per_character", "bits_per_byte", "bits_per_token"):
         shown.add_row(key.replace("_", " "), f"{cost[key]:.4f}")
 
 
 def add_samples(shown: Table, samples: dict[str, Any]) -> None:
     """What texts of a model are like."""
-    shown.add_row("[bold]samples[/]", f"{samples['count']} texts")
+    shown.add_row(heading("samples"), f"{samples['count']} texts")
     for key in ("unigram_entropy_bits", "distinct_1", "distinct_2", "distinct_3"):
         shown.add_row(key.replace("_", " "), f"{samples[key]:.4f}")
     known = f"{samples['known_words']:.1%}" if "known_words" in samples else _NO_WORDS
     shown.add_row("known words", known)
     if "judge" in samples:
         verdict = samples["judge"]
-        shown.add_row("[bold]judge[/]", f"{verdict['path']} ({verdict['sha256'][:12]})")
+        shown.add_row(heading("judge"), f"{verdict['path']} ({verdict['sha256'][:12]})")
         for key in ("perplexity", "bits_per_character"):
             spread = f"{verdict[key]:.4f} ± {verdict[f'{key}_error']:.4f}"
             shown.add_row(f"judge's {key.replace('_', ' ')}", spread)

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-from rich.console import Console
 
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.terminal import Terminal
 from partita.errors import InputError, require
 from partita.files import check_folder
 from partita.hub import format
@@ -80,7 +80,7 @@ def run(words: Sequence[str]) -> None:
     precision = stored if chosen.precision is None else PRECISIONS[chosen.precision]
     model.method.to(precision)
     model.save(out)
-    console = Console(highlight=False)
+    console = Terminal()
     shown = str(precision).removeprefix("torch.")
     console.print(f"Exported to {out}, weights in {shown}", soft_wrap=True)
     if chosen.push is not None:
@@ -92,6 +92,9 @@ def _push(model: TrainedModel, name: str, private: bool, out: Path) -> object:
     """Upload; what fails there leaves the folder here."""
     try:
         return model.push_to_hub(name, private=private)
+    except KeyboardInterrupt as error:
+        error.add_note(f"{out} is complete: hf upload {name} {out}")
+        raise
     except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
         why = " ".join(str(error).split())
         raise InputError(

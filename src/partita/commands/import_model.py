@@ -11,11 +11,10 @@ from pathlib import Path
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.commands.terminal import Terminal
 from partita.data.hugging_face import why
 from partita.data.prepare import read_tokenizer, tokenizer_file
 from partita.data.tokenizers import Tokenizer
@@ -111,7 +110,7 @@ def run(words: Sequence[str]) -> None:
     if hosted is None:
         there = Path(chosen.file).exists()
         require(there, "file", f"{chosen.file} does not exist", "check the name, or give hf:...")
-    console = Console(highlight=False)
+    console = Terminal()
     name = GPT2 if chosen.tokenizer == "gpt2" else chosen.tokenizer
     tokenizer = find_tokenizer(name)
     path = Path(chosen.file) if hosted is None else _download(console, *hosted)
@@ -140,7 +139,7 @@ def find_tokenizer(name: str) -> Tokenizer:
         raise InputError("--tokenizer", error.problem, remedy) from error
 
 
-def report(console: Console, model: TextModel, out: Path) -> None:
+def report(console: Terminal, model: TextModel, out: Path) -> None:
     """What came of it, and what to do with it."""
     facts = model.provenance
     parameters = sum(parameter.numel() for parameter in model.method.parameters())
@@ -153,15 +152,15 @@ def report(console: Console, model: TextModel, out: Path) -> None:
     }
     table = Table(show_header=False, box=None)
     for name, value in rows.items():
-        table.add_row(name, Text(value))
+        table.add_row(name, value)
     _say(console, f"Imported to {out}")
     console.print(table)
     _say(console, f"Try: partita sample {out}")
 
 
-def _say(console: Console, text: str) -> None:
+def _say(console: Terminal, text: str) -> None:
     """A line in which names of files stay as they are."""
-    console.print(text, soft_wrap=True, markup=False)
+    console.print(text, soft_wrap=True)
 
 
 # Files on the hub --------------------------------------------------------------------------------
@@ -177,7 +176,7 @@ def _hosted(name: str) -> tuple[str, str, str | None] | None:
     return found[1], found[2], found[3]
 
 
-def _download(console: Console, repository: str, file: str, revision: str | None) -> Path:
+def _download(console: Terminal, repository: str, file: str, revision: str | None) -> Path:
     _say(console, f"Fetching {file} of {repository}, unless it is in the cache")
     try:
         return Path(hf_hub_download(repository, file, revision=revision))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
-from rich.console import Console
 
 from partita.commands.drawing import PARTS, fill_in, report
 from partita.commands.parsing import (
@@ -21,6 +20,7 @@ from partita.commands.parsing import (
 )
 from partita.commands.sample import Drawing, print_texts
 from partita.commands.show import animated
+from partita.commands.terminal import Terminal
 from partita.errors import naming, require, require_int
 from partita.files import check_file
 from partita.hub.default import NAME
@@ -98,7 +98,7 @@ def _parser(model: str) -> ArgumentParser:
 def run(words: Sequence[str]) -> None:
     """Load, fill in, print."""
     chosen = options(words)
-    console = Console(highlight=False, stderr=chosen.json)
+    console = Terminal(stderr=chosen.json)
     with naming(chosen.names() | {"prompt": "text"}):
         loaded = load_any(chosen.model, device=chosen.device)
         if isinstance(loaded, ImageModel):
@@ -121,7 +121,7 @@ def run(words: Sequence[str]) -> None:
     print_texts(console, texts, chosen.json, shown=chosen.show)
 
 
-def _draw(model: ImageModel, chosen: Options, console: Console) -> None:
+def _draw(model: ImageModel, chosen: Options, console: Terminal) -> None:
     """The same for images."""
     for name in ("blank_tokens", "flexible", "length", "show"):
         problem = "is for text, and this is a model of images"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.terminal import Terminal, print_json
 from partita.hub import checkpoints, format
 from partita.hub.find import find
 from partita.recipe import flatten
@@ -47,9 +46,9 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     facts = gather(chosen.model)
     if chosen.json:
-        print(json.dumps(facts))
+        print_json(facts)
         return
-    print_facts(Console(highlight=False), facts)
+    print_facts(Terminal(), facts)
 
 
 def gather(model: str) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def gather(model: str) -> dict[str, Any]:
     }
 
 
-def print_facts(console: Console, facts: dict[str, Any]) -> None:
+def print_facts(console: Terminal, facts: dict[str, Any]) -> None:
     """The same for people: a line for every key."""
     console.print(
         f"{facts['folder']}: {facts['kind']}, {facts['parameters']:,} parameters", soft_wrap=True

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 import partita
 from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.terminal import Terminal, heading, print_json
 from partita.methods import METHODS
 from partita.methods.options import own_options, parameters_of
 from partita.processes.corruption import LAWS
@@ -53,15 +52,15 @@ def run(words: Sequence[str]) -> None:
     name = chosen.name
     lists = gather() if name is None else {"methods": {name: facts_of(name)}}
     if chosen.json:
-        print(json.dumps(lists))
+        print_json(lists)
         return
-    console = Console(highlight=False)
+    console = Terminal()
     for method, facts in lists.pop("methods").items():
         console.print(described(method, facts))
     for title, entries in lists.items():
         table = Table(title=title, title_justify="left", show_header=False, box=None)
         for entry, line in entries.items():
-            table.add_row(f"[bold]{entry}[/]", str(line))
+            table.add_row(heading(entry), str(line))
         console.print(table)
 
 

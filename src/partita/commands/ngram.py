@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
 from rich.progress import Progress
 
 from partita.categorical import Decoding
@@ -18,7 +17,7 @@ from partita.commands.accuracy import BLANKS
 from partita.commands.judging import Identified, described, load_identified, load_judge, written
 from partita.commands.ngram_table import table
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
-from partita.commands.show import progress_bar
+from partita.commands.terminal import Terminal, passing_bar, print_json
 from partita.data.documents import Corpus
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_seed
@@ -149,8 +148,8 @@ def run(words: Sequence[str]) -> None:
         if flag in files
     }
     device = torch.device("cpu") if examiner is None else examiner[0].device
-    console = Console(highlight=False, stderr=chosen.json)
-    with progress_bar(console) as bar:
+    console = Terminal(stderr=chosen.json)
+    with passing_bar(console) as bar:
         model, facts = _counted(corpus, setting, chosen, bar)
         results: dict[str, Any] = {
             "model": facts,
@@ -164,7 +163,7 @@ def run(words: Sequence[str]) -> None:
         if chosen.samples:
             results["samples"] = _samples(model, corpus, setting, examiner, chosen, bar)
     # Printed first: a disk that is full must not cost the results.
-    print(json.dumps(results)) if chosen.json else console.print(table(results))
+    print_json(results) if chosen.json else console.print(table(results))
     if chosen.out is not None:
         with parents_made(Path(chosen.out)):
             write_whole(Path(chosen.out), json.dumps(results, indent=1))

@@ -8,18 +8,19 @@ from rich.table import Table
 
 from partita.commands.accuracy import add_bits
 from partita.commands.eval_texts import add_likelihood, add_samples
+from partita.commands.terminal import heading
 
 
 def table(results: dict[str, Any]) -> Table:
     """The numbers for people."""
     shown, model = Table("", "", show_header=False), results["model"]
     counted = f"{model['tokens']:,} tokens, {sum(model['grams']):,} grams"
-    shown.add_row(f"[bold]{model['order']}-grams[/]", f"{model['train']}: {counted}")
+    shown.add_row(heading(f"{model['order']}-grams"), f"{model['train']}: {counted}")
     if "likelihood" in results:
         add_likelihood(shown, results["likelihood"])
     for flag, title in (("infill", "infill"), ("last_word", "last-word")):
         if flag in results:
-            shown.add_row(f"[bold]{title}[/]", results[flag]["file"])
+            shown.add_row(heading(title), results[flag]["file"])
             _add_answers(shown, results[flag])
     if "samples" in results:
         add_samples(shown, results["samples"])

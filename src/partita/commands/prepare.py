@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from partita.commands.parsing import make_parser, parse
+from partita.commands.terminal import Terminal, Words, telling
 from partita.data.image_sets import prepare_images
 from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.options import NAMES, DataOptions, TokenizerOptions
@@ -58,9 +58,9 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
     require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
-    console, tokenizer = Console(highlight=False), chosen.tokenizer
+    console, tokenizer = Terminal(), chosen.tokenizer
     if tokenizer.of_images:
-        with naming(NAMES), console.status("reading images"):
+        with naming(NAMES), telling(console, "reading images"):
             cache, how = Path(data.cache), (tokenizer.name, tokenizer.levels)
             images = prepare_images(data.image_set(), cache, *how)
         report(console, images)
@@ -74,10 +74,10 @@ def run(words: Sequence[str]) -> None:
 class counter:  # noqa: N801 - reads as a function
     """A spinner with the number of characters read; it appears with the first of them."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Terminal) -> None:
         self.bar = Progress(
             SpinnerColumn(),
-            TextColumn("reading: {task.completed:,.0f} characters"),
+            Words(console, "reading: {task.completed:,.0f} characters"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -99,7 +99,7 @@ class counter:  # noqa: N801 - reads as a function
             self.bar.stop()
 
 
-def report(console: Console, prepared: Prepared) -> None:
+def report(console: Terminal, prepared: Prepared) -> None:
     """What there is now, and where."""
     how = "Prepared" if prepared.fresh else "Nothing changed since it was prepared:"
     console.print(f"{how} {summary(prepared)}")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from torch import Tensor
 
 from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.terminal import Terminal, print_json
 from partita.data.documents import Corpus
 from partita.errors import InputError, naming, require, require_int, require_seed
 from partita.evaluation.consistency import consistency_table, plot_consistency, score_consistency
@@ -87,11 +85,12 @@ def run(words: Sequence[str]) -> None:
         name = model.recipe.method.name
         raise InputError("model", f"{name} has nothing to report", "genmd4 and sedd have")
     if chosen.json:
-        print(json.dumps(facts))
+        print_json(facts)
+    console = Terminal(stderr=chosen.json or not can_plot())
     if not can_plot():
-        print(f"No {shown} is drawn: {NO_PLOTS}", file=sys.stderr)
+        console.print(f"No {shown} is drawn: {NO_PLOTS}", soft_wrap=True)
     elif not chosen.json:
-        print(f"Wrote {chosen.out or shown}")
+        console.print(f"Wrote {chosen.out or shown}", soft_wrap=True)
 
 
 def _schedules(model: TextModel, method: GenMD4, chosen: Options) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def _schedules(model: TextModel, method: GenMD4, chosen: Options) -> dict[str, A
     among = None if chosen.file is None else set(_tokens(model, chosen)[0].flatten().tolist())
     found = extremes(method, model.tokenizer, chosen.count, among)
     if not chosen.json:
-        console = Console(highlight=False)
+        console = Terminal()
         console.print("alpha(t) = 1 - t^w: a large w is revealed early, a small one late")
         console.print(schedule_table(found))
     if can_plot():

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from partita.commands.drawing import draw, report
 from partita.commands.parsing import OPTIONAL_MODEL, add_options, flags_of, make_parser, parse
-from partita.commands.show import animated, printable
+from partita.commands.show import animated
+from partita.commands.terminal import Terminal, print_json
 from partita.errors import naming, require, require_int, require_seed
 from partita.files import check_file
 from partita.hub.default import NAME
@@ -144,7 +142,7 @@ def options(words: Sequence[str]) -> Options:
 def run(words: Sequence[str]) -> None:
     """Load, sample, print."""
     chosen = options(words)
-    console = Console(highlight=False, stderr=chosen.json)
+    console = Terminal(stderr=chosen.json)
     with naming(chosen.names()):
         loaded = load_any(chosen.model, device=chosen.device)
         if isinstance(loaded, ImageModel):
@@ -165,7 +163,7 @@ def run(words: Sequence[str]) -> None:
     print_texts(console, texts, chosen.json, shown=chosen.show)
 
 
-def _draw(model: ImageModel, chosen: Options, console: Console) -> None:
+def _draw(model: ImageModel, chosen: Options, console: Terminal) -> None:
     """The same for images."""
     for name in ("prompt", "length", "show"):
         problem, remedy = "is for text, and this is a model of images", "leave it out; see --gif"
@@ -175,16 +173,16 @@ def _draw(model: ImageModel, chosen: Options, console: Console) -> None:
     report(console, facts, chosen.json)
 
 
-def print_texts(console: Console, texts: list[str], as_json: bool, *, shown: bool = False) -> None:
+def print_texts(console: Terminal, texts: list[str], as_json: bool, *, shown: bool = False) -> None:
     """Texts, apart by a rule if there are several; or as JSON.
 
     If the first was `shown` as it was written, it is on the screen already.
     """
     if as_json:
-        print(json.dumps({"texts": texts}, ensure_ascii=False))
+        print_json({"texts": texts})
         return
     for number, text in enumerate(texts):
         if number:
             console.rule(style="dim")
         if number or not shown:
-            console.print(printable(text), markup=False, soft_wrap=True)
+            console.write((text, ""))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.terminal import Terminal, print_json
 from partita.data.blanks import require_text
 from partita.data.reading import reading
 from partita.errors import InputError, naming, require, require_int, require_seed
@@ -90,9 +89,9 @@ def run(words: Sequence[str]) -> None:
             texts, label=chosen.label, replicates=chosen.replicates, seed=chosen.seed
         )
     if chosen.json:
-        print(json.dumps([as_json(model, *pair) for pair in zip(texts, scores, strict=True)]))
+        print_json([as_json(model, *pair) for pair in zip(texts, scores, strict=True)])
         return
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(table(texts, scores, exact=model.exact))
     if any(windows_of(model, score) > 1 for score in scores):
         console.print(

@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 from torch import Tensor
 
+from partita.commands.terminal import Part, Terminal
 from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.samplers import Step
 from partita.samplers.base import Callback
@@ -20,61 +18,41 @@ FRAME_SECONDS = 0.1  # so that eyes can follow
 FRAMES = 60  # at most, so that a long text does not take long to watch
 PRINTED_FRAMES = 4  # where nothing can be animated
 NEW = "bold green"
-_PICTURES = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
-_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-def progress_bar(console: Console) -> Progress:
-    """A bar for work that takes a while, gone when the work is done."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-def printable(text: str) -> str:
-    """A text without what would move the cursor or ring the bell: such characters as pictures."""
-    return text.translate(_PICTURES)
-
-
-def picture(tokenizer: Tokenizer, tokens: Tensor, shown: Tensor, new: set[int]) -> Text:
+def picture(tokenizer: Tokenizer, tokens: Tensor, shown: Tensor, new: set[int]) -> list[Part]:
     """One sequence: hidden positions as blocks, what is new in colour.
 
     Neighbours of one kind are decoded together, since a character may be several tokens.
     """
     hidden = " ▒▒▒" if isinstance(tokenizer, BPETokenizer) else "▒"
-    text, run, style = Text(), list[int](), ""
+    parts, run, style = list[Part](), list[int](), ""
     for position, (token, visible) in enumerate(zip(tokens.tolist(), shown.tolist(), strict=True)):
         wanted = NEW if position in new else ""
         if run and (not visible or wanted != style):
-            text.append(printable(tokenizer.decode(run)), style=style)
+            parts.append((tokenizer.decode(run), style))
             run = []
         if visible:
             run.append(token)
             style = wanted
         else:
-            text.append(hidden, style="dim")
-    text.append(printable(tokenizer.decode(run)), style=style)
-    return text
+            parts.append((hidden, "dim"))
+    return [*parts, (tokenizer.decode(run), style)]
 
 
 @contextmanager
-def animated(console: Console, tokenizer: Tokenizer) -> Iterator[Callback]:
+def animated(console: Terminal, tokenizer: Tokenizer) -> Iterator[Callback]:
     """A callback that shows the first sample: animated in a terminal, some frames elsewhere."""
-    frames = FRAMES if console.is_terminal else PRINTED_FRAMES
+    frames = FRAMES if console.animates else PRINTED_FRAMES
     new: set[int] = set()
     with Live(console=console, auto_refresh=False) as live:
 
-        def draw(frame: Text) -> None:
-            if console.is_terminal:
-                live.update(frame, refresh=True)
+        def draw(frame: list[Part]) -> None:
+            if console.animates:
+                live.update(console.styled(*frame), refresh=True)
                 time.sleep(FRAME_SECONDS)
             else:
-                console.print(frame)
+                console.write(*frame)
                 console.print()
 
         growth = _Growth(tokenizer, frames, draw)
@@ -103,13 +81,15 @@ class _Growth:
     its length, and its tokens change.
     """
 
-    def __init__(self, tokenizer: Tokenizer, frames: int, draw: Callable[[Text], None]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, frames: int, draw: Callable[[list[Part]], None]
+    ) -> None:
         self.tokenizer, self.frames, self.draw = tokenizer, frames, draw
         self.fresh: list[bool] = []
         """Of each token that is there, in their order, whether it came since the last frame."""
         self.seen: list[int] = []
-        self.waiting: Text | None = None
-        self.drawn = Text()
+        self.waiting: list[Part] | None = None
+        self.drawn = list[Part]()
 
     def show(self, step: Step) -> None:
         """Draw the text at evenly spaced steps, and keep it otherwise: it may be the last."""
@@ -121,7 +101,7 @@ class _Growth:
         if step.index * self.frames // total < (step.index + 1) * self.frames // total:
             self.end()
 
-    def _grown(self, step: Step, length: int) -> Text:
+    def _grown(self, step: Step, length: int) -> list[Part]:
         tokens, shown = step.canvas.tokens[0, :length], step.canvas.revealed[0, :length]
         places = shown.nonzero()[:, 0].tolist()
         newest, older = set(step.positions[step.rows == 0].tolist()), iter(self.fresh)
@@ -129,7 +109,7 @@ class _Growth:
         new = {place for place, fresh in zip(places, self.fresh, strict=True) if fresh}
         return picture(self.tokenizer, tokens, shown, new)
 
-    def _changed(self, tokens: Tensor) -> Text:
+    def _changed(self, tokens: Tensor) -> list[Part]:
         """Whatever is a token is shown; masks are not."""
         ids = tokens.tolist()
         before = self.seen if self.fresh else ids

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.commands.terminal import Terminal, bar
 from partita.data.images import ImageOptions, read_images
 from partita.errors import naming, require
 from partita.evaluation.pictures import grid_png
@@ -74,14 +73,14 @@ def run(words: Sequence[str]) -> None:
             read_images(chosen.images, ImageOptions(split=split, **how))  # type: ignore[arg-type]
             for split in ("train", "test")
         )
-        console = Console(highlight=False)
-        with _bar(console) as bar:
-            task = bar.add_task("", total=chosen.vq.steps, numbers="")
+        console = Terminal()
+        with bar(console, "step {task.completed:.0f}", "{task.fields[numbers]}") as shown_bar:
+            task = shown_bar.add_task("", total=chosen.vq.steps, numbers="")
 
             def seen(report: VQProgress) -> None:
                 quality = report.quality
                 numbers = f"error {quality.error:.5f}  codes {quality.used} of {quality.size}"
-                bar.update(task, completed=report.step, numbers=numbers)
+                shown_bar.update(task, completed=report.step, numbers=numbers)
 
             tokenizer = train_vq(train, chosen.vq, seen)
     quality = measure_vq(tokenizer, test)
@@ -97,14 +96,4 @@ def run(words: Sequence[str]) -> None:
         f"{quality.perplexity:.1f}, mean squared error {quality.error:.5f} on {len(test)} test "
         f"images (pixels from 0 to 1)\n{picture}: test images, and what is left of them",
         soft_wrap=True,
-    )
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("step {task.completed:.0f}"),
-        BarColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        TimeRemainingColumn(),
-        console=console,
     )

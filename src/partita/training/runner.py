@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 from partita.data.options import NAMES
 from partita.data.prepare import Prepared
 from partita.data.shards import Shards
-from partita.errors import naming
+from partita.errors import Stopped, naming
 from partita.evaluation.likelihood import Estimate
 from partita.evaluation.quality import corpus_entropy
 from partita.files import check_folder
@@ -142,8 +142,9 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World, signals: 
     if world.first:
         watcher.ready(setting)
     hooks = _hooks(engine, run, setting, watcher, signals, heard)
-    stopped_by = train(engine, *rows, hooks)
-    return stopped_by or signals.received  # also one that came after the last step
+    with signals.awaited():
+        stopped_by = train(engine, *rows, hooks)
+        return stopped_by or signals.received  # also one that came after the last step
 
 
 def _start(recipe: Recipe) -> TrainedModel | None:
@@ -267,23 +268,39 @@ def _preview(engine: Engine, run: RunFolder) -> list[str] | Tensor:
 
 
 class Signals:
-    """SIGTERM and Ctrl-C ask for a checkpoint and an end; a second one ends at once."""
+    """SIGTERM, SIGHUP and Ctrl-C ask a run for a checkpoint and an end; a second one ends at once.
 
-    WATCHED = (signal.SIGTERM, signal.SIGINT)
+    So does the first one as long as there is nothing to save, which is outside of `awaited`.
+    """
 
-    def __init__(self) -> None:
-        self.received = 0
+    WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def __init__(self, heard: Callable[[int], None] = lambda _number: None) -> None:
+        """`heard` is called, in the middle of anything, when a signal is noted."""
+        self.received, self._heard, self._awaited = 0, heard, False
 
     def __enter__(self) -> Signals:
-        self._before = {number: signal.getsignal(number) for number in self.WATCHED}
-        for number in self.WATCHED:
+        handlers = {number: signal.getsignal(number) for number in self.WATCHED}
+        # What is ignored stays so: nohup makes a run outlive its terminal.
+        self._before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
+        for number in self._before:
             signal.signal(number, self._note)
         return self
 
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Inside, somebody looks at what was received between any two steps."""
+        self._awaited = True
+        try:
+            yield
+        finally:
+            self._awaited = False
+
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        if self.received:
-            raise KeyboardInterrupt
+        if self.received or not self._awaited:
+            raise Stopped(number)
         self.received = number
+        self._heard(number)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

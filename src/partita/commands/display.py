@@ -1,0 +1,148 @@
+"""What a run shows while it goes, and its last words."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from partita.commands import NOTHING_SAVED, program
+from partita.commands.prepare import counter, summary
+from partita.commands.terminal import Terminal, bar
+from partita.evaluation.likelihood import Estimate
+from partita.hub import checkpoints
+from partita.plotting import NO_PLOTS, can_plot
+from partita.recipe import Recipe
+from partita.training import loop
+from partita.training.journal import CURVES
+from partita.training.runner import Setting, Watcher
+
+
+@contextmanager
+def remembering(*folders: Path) -> Iterator[None]:
+    """A run that is stopped at once says what it leaves in its folder, or in several."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        kept = [path for path in map(checkpoints.latest, folders) if path is not None]
+        left = f"the same command goes on from {kept[-1]}" if kept else NOTHING_SAVED
+        error.add_note(left)
+        raise
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e6:.1f} M" if number >= 100_000 else f"{number:,}"
+
+
+class Display:
+    """What a run shows while it goes."""
+
+    measure = "validation"
+
+    def __init__(self, console: Terminal, recipe: Recipe) -> None:
+        self.console, self.recipe = console, recipe
+        self.counter = counter(console)
+        self.bar = bar(console, "step {task.fields[step]:,}", "{task.fields[numbers]}")
+        self.task = self.bar.add_task("train", total=1.0, step=0, numbers="")
+        self.setting: Setting | None = None
+        self.valid: Estimate | None = None
+        self.texts: list[str] = []
+        self.bits = math.nan
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.counter.__exit__()
+        if self.bar.live.is_started:
+            self.bar.stop()
+
+    def watcher(self) -> Watcher:
+        """The calls that the run makes."""
+        return Watcher(
+            preparing=self.counter.update_to,
+            ready=self.ready,
+            progress=self.progress,
+            validated=self.validated,
+            previewed=lambda _step, texts: setattr(self, "texts", texts),
+        )
+
+    def ready(self, setting: Setting) -> None:
+        self.counter.__exit__()
+        self.setting = setting
+        self.console.print(summary(setting.prepared), soft_wrap=True)
+        where = setting.device if setting.processes == 1 else f"{setting.processes} processes"
+        self.console.print(
+            f"{self.recipe.method.name}, {_size(setting.parameters)} parameters, on {where}. "
+            f"{self.aim(setting)}",
+            soft_wrap=True,
+        )
+        if setting.left_out:
+            longer = "longer than a row and left out"
+            self.console.print(f"{setting.left_out:,} documents are {longer}.", soft_wrap=True)
+        if len(setting.prepared.valid) == 0 and self.recipe.data.valid > 0:
+            finer = self.recipe.data.documents != "line"
+            hint = ": --data.documents line makes more of them" if finer else ""
+            self.console.print(f"No document is left for validation{hint}.", soft_wrap=True)
+        if self.recipe.distillation.round <= 1 and not can_plot():  # of several rounds, once
+            self.console.print(f"{CURVES} is not drawn: {NO_PLOTS}", soft_wrap=True)
+        went_on = f", going on from {setting.resumed.name}" if setting.resumed else ""
+        self.console.print(f"Run folder: {setting.folder}{went_on}", soft_wrap=True)
+
+    def aim(self, setting: Setting) -> str:
+        """What the bits are to be compared with."""
+        if setting.unigram_bits is None:
+            return "Bits are those of whole texts, their ends included."
+        entropy = f"Single tokens have an entropy of {setting.unigram_bits:.3f} bits"
+        if setting.bounded:
+            return f"{entropy}: a model must get below it."
+        return (
+            f"{entropy}: at validation a model must get below it. Bits in between are the loss of "
+            "training, which has other weights and is no bound."
+        )
+
+    def progress(self, report: loop.Progress, mfu: float | None) -> None:
+        if not self.bar.live.is_started:
+            self.bar.start()
+        bits = report.loss / math.log(2)
+        self.bits = bits
+        speed = f"{report.tokens_per_second:,.0f} tokens/s"
+        busy = "" if mfu is None else f"  MFU {mfu:.0%}"
+        loss = f"loss {report.loss:.3f}  {bits:.3f} bits/token"
+        numbers = f"{loss}  {speed}{busy}  epoch {report.epoch:.2f}"
+        self.bar.update(self.task, completed=report.share, step=report.step, numbers=numbers)
+        if not self.console.animates and report.share < 1:
+            line = f"step {report.step:,} ({report.share:.0%})  {numbers}"
+            self.console.print(line, soft_wrap=True)
+
+    def validated(self, step: int, bound: Estimate) -> None:
+        self.valid = bound
+        self.console.print(
+            f"step {step:,}: {self.measure} {bound.bits:.3f} ± {bound.bits_error:.3f} "
+            "bits per token"
+        )
+
+    def farewell(self, stopped_by: int) -> None:
+        """The last words: how to go on, or samples, and where everything is."""
+        assert self.setting is not None
+        folder = self.setting.folder
+        if stopped_by:
+            newest = checkpoints.latest(folder)
+            saved = f"saved as {newest}. The same command goes on from there."
+            left = saved if newest else "there was nothing to save yet."
+            name = signal.Signals(stopped_by).name
+            self.console.print(f"Stopped by {name}; {left}", soft_wrap=True)
+            return
+        if math.isnan(self.bits):
+            self.console.print("The run is finished: nothing was left to do.")
+        for text in self.texts:
+            self.console.rule("sample", align="left", style="dim")
+            self.console.write((text, ""))
+        if self.texts:
+            self.console.rule(style="dim")
+        drawn = f"  curves: {folder / CURVES}" if (folder / CURVES).exists() else ""
+        self.console.print(f"Done. Model: {folder}{drawn}", soft_wrap=True)
+        flags = "--out samples.png" if self.recipe.tokenizer.of_images else "--show"
+        self.console.print(f"Try: {program()} sample {folder} {flags}", soft_wrap=True)

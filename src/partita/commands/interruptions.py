@@ -1,0 +1,46 @@
+"""Signals that ask a verb for its end: what is half done is cleaned up, as after Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from partita.errors import Stopped
+
+WATCHED = (signal.SIGTERM, signal.SIGHUP)
+"""What asks for an end beside Ctrl-C: other programs, and a terminal whose window is closed."""
+_ERRORS = 2  # the number of standard error
+
+
+def announce(_number: int) -> None:
+    """Say that a run ends, in the middle of whatever it does: past all buffers."""
+    if os.environ.get("RANK", "0") == "0":
+        with suppress(OSError):
+            os.write(_ERRORS, b"\npartita: saving, then stopping; a second signal stops at once\n")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Signals that would end the program on the spot raise `Stopped` inside.
+
+    One that is ignored stays so: `nohup` is there to make a program outlive its terminal.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone may listen
+        yield
+        return
+    watched = [number for number in WATCHED if signal.getsignal(number) is signal.SIG_DFL]
+    for number in watched:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number in watched:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise Stopped(number)

@@ -1,0 +1,146 @@
+"""Standard output and standard error on bad days: closed, full, or with a reader who has left.
+
+Long work goes on without a reader: what it would have shown is dropped, and what it makes is made.
+A verb that only prints ends with its reader, as programs in a pipeline do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+Stream = Any  # of text: a file, or what somebody put in its place
+READER_LEFT = 128 + signal.SIGPIPE
+OUTPUT = "standard output"
+_NUMBERS = (0, 1, 2)
+# What a pipe says whose reader has left, and a terminal whose window was closed.
+_LEFT = (errno.EPIPE, errno.EIO)
+
+
+# Letters that are invisible but command: control codes, and what reverses the order of others.
+_PICTURES = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)}
+_PICTURES |= {0x7F: chr(0x2421)} | dict.fromkeys(range(0x80, 0xA0), chr(0xFFFD))
+_ORDER = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_PICTURES |= {code: f"\\u{code:04x}" for code in _ORDER}
+UNSAFE = re.compile(f"[{re.escape(''.join(map(chr, _PICTURES)))}]")
+"""What a text must not hold on its way to a terminal."""
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would obey: such characters as pictures, or by number."""
+    return text.translate(_PICTURES)
+
+
+class Outlet:
+    """A text stream that survives its reader: after a fault, what is written is dropped."""
+
+    def __init__(self, stream: Stream, *, needed: bool) -> None:
+        """A `needed` stream tells of its fault at once; if its reader has left, by SystemExit."""
+        self.fault: OSError | None = None
+        self._stream, self._needed = stream, needed
+
+    def write(self, text: str) -> int:
+        """Write a text, or drop it."""
+        if self.fault is None:
+            try:
+                return int(self._stream.write(text))
+            except OSError as error:
+                self._give_up(error)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts, or drop them."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Send what is waiting."""
+        if self.fault is None:
+            try:
+                self._stream.flush()
+            except OSError as error:
+                self._give_up(error)
+
+    def end(self) -> None:
+        """Send what is waiting, or drop it: there is no work left that a fault could end."""
+        self._needed = False
+        self.flush()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the stream has
+        return getattr(self._stream, name)
+
+    @property
+    def left(self) -> bool:
+        """Whether nobody reads any more, as opposed to a disk that is full."""
+        return self.fault is not None and self.fault.errno in _LEFT
+
+    def _give_up(self, error: OSError) -> None:
+        self.fault = error
+        error.filename = OUTPUT
+        # What waits in the stream's buffer goes nowhere too, when the interpreter ends. (A stream
+        # without a number has no such buffer.)
+        with suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
+        if self._needed:
+            raise SystemExit(READER_LEFT) if self.left else error
+
+
+@contextmanager
+def outlets(*, needed: bool) -> Iterator[Outlet]:
+    """Make outlets of standard output, which is yielded, and of standard error.
+
+    The output is `needed` where it is all that is wanted. Whatever is closed leads nowhere inside.
+    """
+    _hold_numbers()
+    before = sys.stdin, sys.stdout, sys.stderr
+    with ExitStack() as opened:
+
+        def there(stream: Stream, mode: str) -> Stream:
+            return stream or opened.enter_context(Path(os.devnull).open(mode))
+
+        out = Outlet(there(sys.stdout, "w"), needed=needed)
+        error = Outlet(there(sys.stderr, "w"), needed=False)
+        sys.stdin = there(sys.stdin, "r")
+        sys.stdout, sys.stderr = out, error
+        try:
+            with _forgiving(out), _forgiving(error):
+                yield out
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = before
+            out.end()
+            error.end()
+
+
+@contextmanager
+def _forgiving(stream: Stream) -> Iterator[None]:
+    """What an encoding does not have is written as its number, such as \\u2592, inside."""
+    change, before = getattr(stream, "reconfigure", None), getattr(stream, "errors", None)
+    if change is None:
+        yield
+        return
+    change(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it flushes
+            change(errors=before)
+
+
+def _hold_numbers() -> None:
+    """The numbers 0, 1 and 2 lead somewhere, be it nowhere.
+
+    Otherwise the next file that is opened gets one of them, and what others write to the terminal,
+    such as a warning, is written into that file.
+    """
+    for number in _NUMBERS:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
