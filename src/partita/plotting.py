@@ -44,3 +44,12 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a picture as a PNG that is complete or not there."""
     with whole_file(path) as partial:
         figure.savefig(partial, dpi=120, format="png")
+
+
+def label_of(text: str) -> str:
+    """A text as a legend can show it: in ASCII, which every font has, and never as a formula.
+
+    A legend leaves out what begins with an underscore, so that such a text begins with a space.
+    """
+    shown = ascii(text)[1:-1].replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from partita.plotting import matplotlib, new_figure, save_figure
+from partita.plotting import label_of, matplotlib, new_figure, save_figure
 from partita.schedules import make_schedule, sampling_grid
 
 
@@ -107,7 +107,7 @@ def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) 
         own = sorted((row for row in rows if row.model == name), key=lambda row: row.steps)
         steps = [row.steps for row in own]
         bits, entropy = [r.judge_bits for r in own], [r.entropy_nats for r in own]
-        style = {"marker": "o", "markersize": 3, "capsize": 2, "label": name}
+        style = {"marker": "o", "markersize": 3, "capsize": 2, "label": label_of(name)}
         panels[0].errorbar(steps, bits, [r.judge_bits_error for r in own], **style)
         panels[1].errorbar(steps, entropy, [r.entropy_nats_error for r in own], **style)
         if timed:
