@@ -402,11 +402,11 @@ def test_files_on_the_hub(monkeypatch, capsys):
     torch.save(lightning(state_of(case)), "fetched.ckpt")
     asked = []
 
-    def fetch(repository, file, revision=None):
-        asked.append((repository, file, revision))
-        return "fetched.ckpt"
+    def fetch(where, file):
+        asked.append((where.repository, file, where.revision))
+        return pathlib.Path("fetched.ckpt")
 
-    monkeypatch.setattr(verb, "hf_hub_download", fetch)
+    monkeypatch.setattr(verb, "fetch", fetch)
     assert run("hf:someone/models/sub/mdlm.ckpt@v1", "model") == 0
     assert run("hf:someone/models/mdlm.ckpt", "more") == 0
     assert asked == [

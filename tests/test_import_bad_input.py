@@ -120,7 +120,7 @@ def test_bad_words(words, here, capsys):
 
 def test_what_is_quick_to_check_comes_first(here, capsys, monkeypatch):
     """A file of gigabytes is neither fetched nor read for a flag that cannot be."""
-    monkeypatch.setattr(verb, "hf_hub_download", lambda *_, **__: pytest.fail("fetched"))
+    monkeypatch.setattr(verb, "fetch", lambda *_, **__: pytest.fail("fetched"))
     monkeypatch.setattr(verb, "import_model", lambda *_, **__: pytest.fail("read"))
     for file in ("mdlm.ckpt", "hf:a/b/c.ckpt"):
         refused(capsys, here, f"{file} hollow {USUAL}", "out: hollow exists already")

@@ -40,8 +40,8 @@ NO_MODEL = (
     "this installation comes without a model; name one: a run folder, an exported model or a hub id"
 )
 KNOWN = (
-    "name a run folder, a model folder or a hub id, or default for the model that this "
-    "installation comes with"
+    "name a run folder, a model folder or hf:OWNER/NAME on the hub, or default for the model that "
+    "this installation comes with"
 )
 NO_DECODER = "but only a partition network has a decoder; leave it out, or use pgm"
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
@@ -563,7 +563,10 @@ TABLE: dict[str, dict[str, str]] = {
     "info": {
         "": "model: must be given; partita info --help",
         "default": f"model: {NO_MODEL}",
-        "nowhere": "model: nowhere does not exist; name a run folder, a model folder or a hub id\n",
+        "nowhere": (
+            "model: nowhere does not exist; name a run folder, a model folder or hf:OWNER/NAME on "
+            "the hub\n"
+        ),
         "hollow": "model: hollow holds neither a model",
         "notes.txt": "model: notes.txt is no folder of safetensors and JSON; pickled",
         "weights.pt": "model: weights.pt is no folder of safetensors and JSON; pickled",

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from partita.data.hugging_face import PREFIX
 from partita.data.options import DataOptions, TokenizerOptions
 from partita.distillation.options import DistillationOptions
 from partita.errors import InputError, require
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
 from partita.methods.options import MethodOptions
+from partita.names import PREFIX
 from partita.networks.options import TransformerOptions
 from partita.provenance import without_root
 from partita.samplers.options import SamplingOptions

@@ -125,7 +125,8 @@ def options(words: Sequence[str]) -> Options:
             "partita compare runs/a runs/b --judge runs/judge --temperature 0.8",
         ],
     )
-    add_options(parser, Options, models="*run folders, checkpoints, exported models or hub ids")
+    known = "*run folders, checkpoints, exported models or hf:OWNER/NAME"
+    add_options(parser, Options, models=known)
     return parse(parser, words, Options)
 
 

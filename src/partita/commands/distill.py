@@ -20,10 +20,11 @@ from partita.data.options import DataOptions
 from partita.distillation.options import MOST_ROUNDS, DistillationOptions
 from partita.errors import naming, require, require_int
 from partita.hub import checkpoints
+from partita.names import RUNS
 from partita.recipe import Recipe
 from partita.training.distribution import joined, leave
 from partita.training.options import RunOptions, TrainingOptions
-from partita.training.runner import RUNS, Setting, Signals, run_recipe
+from partita.training.runner import Setting, Signals, run_recipe
 
 DESCRIPTION = """\
 Distil a trained model into one that needs fewer sampling steps: self-distillation through time

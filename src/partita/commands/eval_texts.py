@@ -18,7 +18,6 @@ from torch import Tensor
 from partita.commands.judging import Identified, described, load_judge, written
 from partita.commands.terminal import heading
 from partita.data.documents import Corpus
-from partita.data.hugging_face import PREFIX
 from partita.data.prepare import cache_key
 from partita.errors import InputError, naming, require
 from partita.evaluation.likelihood import Estimate, nelbo
@@ -28,6 +27,7 @@ from partita.evaluation.quality import WordList
 from partita.evaluation.texts import corpus_rows, whole_rows
 from partita.files import parents_made
 from partita.hub.text_model import TextModel
+from partita.names import PREFIX
 from partita.samplers import Step
 
 if TYPE_CHECKING:

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from rich.table import Table
 
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.terminal import Terminal
-from partita.data.hugging_face import why
 from partita.data.prepare import read_tokenizer, tokenizer_file
 from partita.data.tokenizers import Tokenizer
+from partita.downloads import NotFetchedError, fetch
 from partita.errors import InputError, naming, require, require_int
 from partita.files import check_folder
 from partita.hub.card import network_in_words
@@ -25,6 +23,7 @@ from partita.hub.published.importing import import_model
 from partita.hub.published.planning import CONDITIONINGS, ImportOptions
 from partita.hub.published.selection import WEIGHTS
 from partita.hub.text_model import TextModel
+from partita.names import ASK_THE_HUB, PREFIX, Hosted, missing
 from partita.networks.options import QUERIES
 
 GPT2 = "openai-community/gpt2"
@@ -107,9 +106,8 @@ def run(words: Sequence[str]) -> None:
     require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
     check_folder(out.parent, "out")
     hosted = _hosted(chosen.file)
-    if hosted is None:
-        there = Path(chosen.file).exists()
-        require(there, "file", f"{chosen.file} does not exist", "check the name, or give hf:...")
+    if hosted is None and not Path(chosen.file).exists():
+        raise missing(chosen.file, "file", f"check the name, or give {PREFIX}...")
     console = Terminal()
     name = GPT2 if chosen.tokenizer == "gpt2" else chosen.tokenizer
     tokenizer = find_tokenizer(name)
@@ -130,13 +128,14 @@ def run(words: Sequence[str]) -> None:
 def find_tokenizer(name: str) -> Tokenizer:
     """The tokenizer that a name means."""
     try:
-        file = tokenizer_file(name)
+        file = tokenizer_file(name, "--tokenizer")
         if file is None:
             raise InputError("tokenizer", f"{name!r} is no tokenizer of a published model")
         return read_tokenizer(file)
     except InputError as error:
-        remedy = "give gpt2, the path of a tokenizer.json, or owner/name on the hub"
-        raise InputError("--tokenizer", error.problem, remedy) from error
+        usual = f"give gpt2, the path of a tokenizer.json, or {ASK_THE_HUB} on the hub"
+        asked = isinstance(error.__cause__, NotFetchedError)  # which may be gpt2
+        raise InputError("--tokenizer", error.problem, error.remedy if asked else usual) from error
 
 
 def report(console: Terminal, model: TextModel, out: Path) -> None:
@@ -166,23 +165,21 @@ def _say(console: Terminal, text: str) -> None:
 # Files on the hub --------------------------------------------------------------------------------
 
 
-def _hosted(name: str) -> tuple[str, str, str | None] | None:
-    """Repository, file and revision of a name on the hub; None for a path."""
-    if not name.startswith("hf:"):
+def _hosted(name: str) -> tuple[Hosted, str] | None:
+    """Repository and file of a name on the hub; None for a path."""
+    if not name.startswith(PREFIX):
         return None
     found = _HOSTED.fullmatch(name)
     if found is None:
         raise InputError("file", f"cannot read {name!r}", "write hf:OWNER/REPOSITORY/FILE")
-    return found[1], found[2], found[3]
+    return Hosted(found[1], found[3]), found[2]
 
 
-def _download(console: Terminal, repository: str, file: str, revision: str | None) -> Path:
-    _say(console, f"Fetching {file} of {repository}, unless it is in the cache")
+def _download(console: Terminal, asked: Hosted, file: str) -> Path:
+    _say(console, f"Fetching {file} of {asked.repository}, unless it is in the cache")
     try:
-        return Path(hf_hub_download(repository, file, revision=revision))
-    except Exception as error:  # of many kinds: names, connections, permissions
-        missing = isinstance(error, EntryNotFoundError)
-        unreachable = isinstance(error, LocalEntryNotFoundError)  # of the same family
-        reason = "there is no such file" if missing and not unreachable else why(error)
-        problem = f"the hub does not give {file} of {repository}: {reason}"
-        raise InputError("file", problem, "check the name and the network") from error
+        return fetch(asked, file)
+    except NotFetchedError as error:
+        problem = f"the hub does not give {file} of {asked.repository}: {error.why}"
+        remedy = error.remedy(f"give {asked.folder}/{file} instead", "check the name")
+        raise InputError("file", problem, remedy) from error

@@ -50,8 +50,8 @@ def make_parser(
 
 
 MODEL = (
-    "a run folder (its best checkpoint is used), a checkpoint, an exported model, a hub id, or "
-    "default (the model that this installation comes with, if it does)"
+    "a run folder (its best checkpoint is used), a checkpoint, an exported model, hf:OWNER/NAME "
+    "on the hub, or default (the model that this installation comes with, if it does)"
 )
 OPTIONAL_MODEL = f"?{MODEL}, which is also taken if none is named"
 

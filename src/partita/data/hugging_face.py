@@ -1,6 +1,7 @@
 """Hugging Face: data sets as a corpus and tokenizers by name, from the hub or from a folder.
 
-Nothing is imported, and no connection made, before one of them is asked for.
+Nothing is imported, and no connection made, before one of them is asked for. What is a name on
+the hub is told in `partita.names`.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from partita.data.reading import as_label, content_hash, files_under, package
+from partita.downloads import NotFetchedError, fetch, no_network, offline, out_of_reach
 from partita.errors import InputError, require
+from partita.names import ASK_THE_HUB, PREFIX, Hosted, hosted, looks_local, near
 
-PREFIX = "hf:"
 TOKENIZER_FILE = "tokenizer.json"
 
 
@@ -55,7 +58,10 @@ class Loaded:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set of the hub, or a local folder that the package `datasets` understands."""
+    """A data set of the hub, or a local folder that the package `datasets` understands.
+
+    The name of a folder begins as paths do, such as ./folder: other names are the hub's.
+    """
 
     name: str
     config: str | None = None
@@ -83,46 +89,69 @@ class DataSet:
         are therefore hashed too, and what `datasets` keeps of them is kept under that hash.
         """
         datasets = package("datasets", f"{PREFIX}{self.name}", "datasets")
+        asked = self._asked()
         contents, cache = hashlib.sha256(), None
-        if Path(self.name).is_dir():
+        if asked is None:
             for path in files_under(Path(self.name)):
                 contents.update(os.fsencode(path.relative_to(self.name)) + b"\0")
                 contents.update(content_hash(path))
             cache = str(Path(datasets.config.HF_DATASETS_CACHE, f"partita-{contents.hexdigest()}"))
+        trouble = None if asked is None else out_of_reach(asked, "README.md", "dataset")
         try:
-            data = datasets.load_dataset(
-                self.name, self.config, split=self.split, cache_dir=cache, keep_in_memory=False
-            )
+            with nullcontext() if trouble is None else offline(datasets.config):
+                data = datasets.load_dataset(
+                    self.name if asked is None else asked.repository,
+                    self.config,
+                    split=self.split,
+                    cache_dir=cache,
+                    keep_in_memory=False,
+                    revision=None if asked is None else asked.revision,
+                )
         except Exception as error:  # of many kinds: names, connections, formats
-            why = " ".join(f"{error} {error.__cause__ or ''}".split())
-            where = "" if cache else ", which is no folder here"
-            raise InputError("path", f"the data set {self.name!r}{where}: {why}") from error
+            raise self._not_loaded(error, asked, trouble) from error
         contents.update(data._fingerprint.encode())
         return Loaded(f"{PREFIX}{self.name}", data, contents.digest())
 
+    def _asked(self) -> Hosted | None:
+        """The repository of the hub that the name means; None for a folder here."""
+        place = Path(self.name)
+        if looks_local(self.name) or self.name.count("/") > 1:
+            which = f"the data set {self.name!r}, which is no folder here{near(self.name)}"
+            require(place.is_dir(), "path", which, f"check the name, or write {ASK_THE_HUB}")
+            return None
+        problem = f"{PREFIX}{self.name} asks the hub, and {self.name} is a folder here too"
+        require(not place.is_dir(), "path", problem, f"write {PREFIX}./{self.name} for the folder")
+        return hosted(f"{PREFIX}{self.name}", "path")
 
-def fetch_tokenizer(name: str) -> Path:
-    """The `tokenizer.json` of a repository of the hub, from the local cache if it is current."""
-    from huggingface_hub import hf_hub_download
+    def _not_loaded(
+        self, error: Exception, asked: Hosted | None, trouble: str | None
+    ) -> InputError:
+        """The error for a data set that cannot be read."""
+        which = f"the data set {self.name!r}"
+        if asked is not None:
+            which += f", which is no folder here{near(self.name)}"
+        if asked is not None and trouble is not None and isinstance(error, ConnectionError):
+            absent = no_network(trouble, asked, kind="dataset")
+            remedy = absent.remedy(f"give {PREFIX}./{asked.folder}", "")
+            return InputError("path", f"{which}: {absent.why}", remedy)
+        why = " ".join(f"{error} {error.__cause__ or ''}".split())
+        return InputError("path", f"{which}: {why}")
 
+
+def fetch_tokenizer(name: str, asked: Hosted, flag: str) -> Path:
+    """The `tokenizer.json` of a repository of the hub, from the local cache if it is current.
+
+    `name` is what was asked for, and `flag` where.
+    """
     try:
-        return Path(hf_hub_download(name, TOKENIZER_FILE))
-    except Exception as error:  # of many kinds: names, connections, permissions
+        return fetch(asked, TOKENIZER_FILE)
+    except NotFetchedError as error:
+        here = f"is no file here{near(name)}, and as a name on the hub"
         raise InputError(
             "tokenizer",
-            f"{name!r} is no file here, and as a name on the hub: {why(error)}",
-            f"give --tokenizer.name another name, or the path of a {TOKENIZER_FILE}",
+            f"{name!r} {here}: {error.why}",
+            error.remedy(
+                f"give {flag} {asked.folder}/{TOKENIZER_FILE}",
+                f"give {flag} another name, or the path of a {TOKENIZER_FILE}",
+            ),
         ) from error
-
-
-def why(error: Exception) -> str:
-    """One line for what keeps a file on the hub."""
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.LocalEntryNotFoundError):  # before its base class
-        return "the hub cannot be reached, and the local cache does not have it"
-    if isinstance(error, errors.EntryNotFoundError):
-        return f"the repository has no {TOKENIZER_FILE}"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return "there is no such repository, or it is closed to you"
-    return " ".join(str(error).split())

@@ -13,6 +13,7 @@ from partita.data.prepare import PrepareOptions
 from partita.data.token_source import TokenSource
 from partita.data.tokenizers import LARGEST_VOCABULARY, Tokenizer
 from partita.errors import naming, require, require_int
+from partita.names import PREFIX
 
 LONGER = ("cut", "skip", "refuse")
 
@@ -83,7 +84,7 @@ class DataOptions:
     def corpus(self) -> Corpus:
         """Where the text comes from."""
         require(bool(self.path), "data.path", "no text is given", "name a file: partita train FILE")
-        hosted = self.path.startswith("hf:")
+        hosted = self.path.startswith(PREFIX)
         path = self.path if hosted else Path(self.path)
         with naming(NAMES):
             return Corpus(path, self.field, self.documents, self.label)
@@ -117,8 +118,8 @@ class TokenizerOptions:
     """Tokenizer: how text becomes tokens."""
 
     name: str = "bytes"
-    """bytes, characters, text8, bpe (trained on the text), a tokenizer.json, or a hub id. For
-    images: pixels, or the folder of a trained VQ tokenizer."""
+    """bytes, characters, text8, bpe (trained on the text), a tokenizer.json, or
+    hf:OWNER/NAME on the hub. For images: pixels, or the folder of a trained VQ tokenizer."""
     vocab_size: int = 4096
     """Size of a trained bpe."""
     levels: int | None = None

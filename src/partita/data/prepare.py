@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from partita.data import shards
 from partita.data.documents import SEPARATORS, Corpus, Piece
-from partita.data.hugging_face import PREFIX, fetch_tokenizer
+from partita.data.hugging_face import fetch_tokenizer
 from partita.data.kinds import AnyTokenizer, any_tokenizer
 from partita.data.reading import content_hash, reading
 from partita.data.shards import Shards, ShardWriter
@@ -39,6 +39,7 @@ from partita.data.tokenizers import (
 )
 from partita.errors import InputError, require, require_int
 from partita.files import check_folder, whole_folder
+from partita.names import ASK_THE_HUB, hosted, near
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_TENSORS = "tokenizer.safetensors"
@@ -54,7 +55,7 @@ class PrepareOptions:
 
     tokenizer: str = "bytes"
     """"bytes", "characters" (those that occur), "text8", "bpe" (trained on the corpus), the path
-    of a `tokenizer.json`, or a name on the Hugging Face hub ("owner/name", "hf:name")."""
+    of a `tokenizer.json`, or a name on the Hugging Face hub ("hf:owner/name", "owner/name")."""
     vocab_size: int = 4096
     """Size of a trained "bpe"."""
     valid: float = 0.05
@@ -114,21 +115,26 @@ def _cache_key(
     return digest.hexdigest()[:20]
 
 
-def tokenizer_file(name: str) -> Path | None:
-    """The file that holds a tokenizer, fetched from the hub if need be; None if it is made here."""
+def tokenizer_file(name: str, flag: str = "--tokenizer.name") -> Path | None:
+    """The file that holds a tokenizer, fetched from the hub if need be; None if it is made here.
+
+    `flag` is where the name was given.
+    """
     if name in MADE_HERE:
         return None
     with reading(Path(name), "tokenizer"):
         if Path(name).is_file():
             return Path(name)
-    on_hub = name.startswith(PREFIX) or name.count("/") == 1
-    require(
-        on_hub,
+    asked = hosted(name, "tokenizer", flag)
+    if asked is not None:
+        return fetch_tokenizer(name, asked, flag)
+    what = "file" if "/" in name else "name"
+    raise InputError(
         "tokenizer",
-        f"unknown name {name!r}",
-        f"known: {', '.join(MADE_HERE)}, the path of a {TOKENIZER}, or owner/name on the hub",
+        f"unknown {what} {name!r}{near(name)}",
+        f"known: {', '.join(MADE_HERE)}, the path of a {TOKENIZER}, or {ASK_THE_HUB} on the hub, "
+        f"for {flag}",
     )
-    return fetch_tokenizer(name.removeprefix(PREFIX))
 
 
 def prepare(

@@ -2,24 +2,24 @@
 
 Of a distillation, which is a run for each of its rounds, the last student is meant. The name
 `default` means the model that the installation comes with, unless something here is called so.
+What is a name on the hub, and what is not, is told in `partita.names`.
 """
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-
-from partita.data.hugging_face import why
 from partita.data.reading import reading
-from partita.errors import InputError
+from partita.downloads import NotFetchedError, fetch_folder
+from partita.errors import InputError, require
 from partita.hub import checkpoints, format
 from partita.hub.default import NAME, default_model, ships_a_model
+from partita.names import ASK_THE_HUB, PREFIX, Hosted, hosted, missing, near
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HINT = "partita train makes one"
+_PUBLISHED = "partita import makes a model of weights that others published"
 
 
 def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) -> Path:
@@ -29,28 +29,37 @@ def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) ->
         if path.is_dir() and not checkpoints.is_model(path):
             found = checkpoints.best(checkpoints.last_round(path))
             if found is None:
-                missing = f"a model ({format.MANIFEST} is missing)"
-                raise InputError("model", f"{path} holds neither {missing} nor a checkpoint", _HINT)
+                absent = f"a model ({format.MANIFEST} is missing)"
+                raise InputError("model", f"{path} holds neither {absent} nor a checkpoint", _HINT)
             return found
         here = path.exists() or path.suffix.lower() in format.PICKLES
     if name == NAME and not here:
         return default_model()
     if here:
         return path
-    if not _HUB_ID.fullmatch(name):
-        raise InputError("model", f"{path} does not exist", _known())
-    wanted = [format.MANIFEST, format.CARD, *format.KNOWN]
+    asked = hosted(name, "model")
+    if asked is None:
+        raise missing(name, "model", _known(), Path.is_dir)
+    return _download(name, asked, revision, hub)
+
+
+def _download(name: str, asked: Hosted, revision: str | None, hub: dict[str, Any]) -> Path:
+    """A repository of the hub, as a folder of its cache."""
+    twice = None not in (revision, asked.revision)
+    require(not twice, "revision", f"{name} names one already", "leave one of them out")
+    asked = replace(asked, revision=revision or asked.revision)
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, **hub))
-    except Exception as error:  # of many kinds: names, connections, permissions
-        raise InputError(
-            "model",
-            f"{name} is no folder here, and the hub does not give it: {why(error)}",
-            "check the name and the network",
-        ) from error
+        return fetch_folder(asked, [format.MANIFEST, format.CARD, *format.KNOWN], **hub)
+    except NotFetchedError as error:
+        only = name.startswith(PREFIX)
+        here = "" if only else f"is no folder here{near(name, Path.is_dir)}, and "
+        problem = f"{name}{':' if only else ''} {here}the hub does not give it: {error.why}"
+        known = f"check the name, or {_known()}"
+        remedy = _PUBLISHED if error.absent else error.remedy("name it", known)
+        raise InputError("model", problem, remedy) from error
 
 
 def _known() -> str:
     """What a model may be called."""
     own = f", or {NAME} for the model that this installation comes with" if ships_a_model() else ""
-    return f"name a run folder, a model folder or a hub id{own}"
+    return f"name a run folder, a model folder or {ASK_THE_HUB} on the hub{own}"

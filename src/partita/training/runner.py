@@ -25,6 +25,7 @@ from partita.files import check_folder
 from partita.hub.parts import build
 from partita.hub.trained import TrainedModel, kind_of, load
 from partita.methods.base import is_flexible
+from partita.names import PREFIX, RUNS
 from partita.provenance import environment
 from partita.recipe import Recipe
 from partita.training.distribution import World, joined
@@ -38,7 +39,6 @@ from partita.training.retrofit import is_retrofit, retrofitted
 from partita.training.run_folder import RunFolder, locked, refuse_changes
 from partita.training.throughput import flops_per_token, peak_flops
 
-RUNS = Path("runs")
 # Arguments of what a run is made of, as keys of the recipe.
 _NAMES = NAMES | {"device": "run.device", "length": "network.length"}
 _ENTROPY_TOKENS = 1 << 24  # of the training text, enough for its unigram entropy
@@ -77,7 +77,7 @@ class Setting:
 
 def default_folder(recipe: Recipe) -> Path:
     """A run's folder unless one is given: named after the text and the method."""
-    name = recipe.data.path.removeprefix("hf:").split("?")[0].rstrip("/")
+    name = recipe.data.path.removeprefix(PREFIX).split("?")[0].rstrip("/")
     stem = Path(name).name.split(".")[0] or "text"
     return RUNS / f"{stem}-{recipe.method.name}"
 
