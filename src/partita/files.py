@@ -18,6 +18,7 @@ from partita.errors import InputError, require
 
 PARTIAL = ".partial-"
 _LOCK = ".lock"
+WINDOWS = os.name == "nt"
 _OURS = re.compile(rf"(.+){re.escape(PARTIAL)}[0-9]+-[0-9a-f]{{8}}")
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
@@ -29,8 +30,13 @@ def sha256(path: Path) -> str:
 
 
 def to_disk(path: Path) -> None:
-    """Wait until a file's or folder's contents are on the disk, not only on their way."""
-    handle = os.open(path, os.O_RDONLY)
+    """Wait until a file's or folder's contents are on the disk, not only on their way.
+
+    Windows waits for files alone, and for those that are open for writing.
+    """
+    if WINDOWS and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

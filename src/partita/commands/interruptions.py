@@ -10,9 +10,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from partita.errors import Stopped
+from partita.signals import ENDING
 
-WATCHED = (signal.SIGTERM, signal.SIGHUP)
-"""What asks for an end beside Ctrl-C: other programs, and a terminal whose window is closed."""
 _ERRORS = 2  # the number of standard error
 
 
@@ -32,7 +31,7 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # which alone may listen
         yield
         return
-    watched = [number for number in WATCHED if signal.getsignal(number) is signal.SIG_DFL]
+    watched = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     for number in watched:
         signal.signal(number, _stop)
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Stream = Any  # of text: a file, or what somebody put in its place
-READER_LEFT = 128 + signal.SIGPIPE
+READER_LEFT = 128 + 13  # as of a program that SIGPIPE ends; Windows lacks the name
 OUTPUT = "standard output"
 _NUMBERS = (0, 1, 2)
 # What a pipe says whose reader has left, and a terminal whose window was closed.

@@ -9,7 +9,6 @@ In it are
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 from collections.abc import Iterator
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from partita.data.prepare import Prepared
 from partita.errors import InputError, naming, require, require_int, require_number
-from partita.files import parents_made, remove_folder, remove_partial, write_whole
+from partita.files import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
 from partita.hub import checkpoints, format
 from partita.hub.parts import config, tokenizer_files
 from partita.recipe import Recipe, differences
@@ -228,19 +228,34 @@ def locked(folder: Path) -> Iterator[None]:
     """
     with parents_made(folder / LOCK):
         names = {path.name for path in folder.iterdir()}
-        with (folder / LOCK).open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError("out", f"another process is training in {folder}") from error
+        with _alone(folder):
             before = checkpoints.listed(folder)
             try:
                 yield
             except BaseException as error:
                 if checkpoints.listed(folder) == before and not _tells(folder, error):
-                    for name in set(_MADE) - names:
+                    # Windows removes no file that is open: there the lock goes when it is freed.
+                    stays = {LOCK} if WINDOWS else set()
+                    for name in set(_MADE) - names - stays:
                         remove_folder(folder / name)
                 raise
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The lock of a folder, held inside; one that another process holds is an error."""
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError("out", f"another process is training in {folder}") from error
+    except NotImplementedError as error:
+        problem = f"{folder} lies where files cannot be locked"
+        raise InputError("out", problem, "choose another place") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _tells(folder: Path, error: BaseException) -> bool:

@@ -28,6 +28,7 @@ from partita.methods.base import is_flexible
 from partita.names import PREFIX, RUNS
 from partita.provenance import environment
 from partita.recipe import Recipe
+from partita.signals import ENDING
 from partita.training.distribution import World, joined
 from partita.training.engine import Engine
 from partita.training.journal import Journal, Listener, listeners
@@ -273,7 +274,7 @@ class Signals:
     So does the first one as long as there is nothing to save, which is outside of `awaited`.
     """
 
-    WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    WATCHED = (*ENDING, signal.SIGINT)
 
     def __init__(self, heard: Callable[[int], None] = lambda _number: None) -> None:
         """`heard` is called, in the middle of anything, when a signal is noted."""
