@@ -159,6 +159,7 @@ class ImageClassifier(FeatureNetwork):
         weights = {name: t.clone() for name, t in format.read_tensors(path).items()}
         expected = {name: (t.shape, t.dtype) for name, t in network.state_dict().items()}
         format.check_tensors(path, weights, expected)
+        format.check_finite(path, weights)
         network.load_state_dict(weights, assign=True)
         return ImageClassifier(network, classes, data)
 

@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from partita.errors import InputError, require_int
-from partita.evaluation.likelihood import bound_ends, standard_error
+from partita.evaluation.likelihood import bound_ends, require_finite, standard_error
 from partita.methods.ar import AR
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.base import Queries
@@ -118,13 +118,16 @@ def answered(
     advance = progress or (lambda _count: None)
     with evaluating(method), torch.no_grad():
         if isinstance(method, AR):
-            return _causal(method, blanks, batch_size, lambda n: advance(2 * n if fill else n))
-        assert isinstance(method, MaskedMethod)
-        right = torch.zeros(len(blanks), dtype=torch.bool)
-        for batch in _batches(blanks, batch_size, method) if fill else ():
-            right[batch.numbers] = _filled(method, batch).cpu()
-            advance(len(batch.numbers))
-        return Answers(right, _bounds(method, blanks, replicates, batch_size, seed, advance))
+            found = _causal(method, blanks, batch_size, lambda n: advance(2 * n if fill else n))
+        else:
+            assert isinstance(method, MaskedMethod)
+            right = torch.zeros(len(blanks), dtype=torch.bool)
+            for batch in _batches(blanks, batch_size, method) if fill else ():
+                right[batch.numbers] = _filled(method, batch).cpu()
+                advance(len(batch.numbers))
+            found = Answers(right, _bounds(method, blanks, replicates, batch_size, seed, advance))
+    require_finite(found.nats)
+    return found
 
 
 def require_answering(method: object) -> None:

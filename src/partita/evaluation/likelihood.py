@@ -136,7 +136,16 @@ def replicate_nats(
                 totals[step] += _nats(loss)
                 if progress is not None:
                     progress((step + (int(rows[-1]) + 1) / len(tokens)) / passes)
+    require_finite(totals)
     return totals
+
+
+def require_finite(nats: Float64[Tensor, "..."]) -> None:
+    """Refuse what a broken model says of texts: one number that is none spoils every mean."""
+    total = float(nats.sum())
+    problem = f"it needs {total} nats for what it is asked, since its outputs overflow"
+    remedy = "take an earlier checkpoint, or train with a lower training.learning_rate"
+    require(math.isfinite(total), "model", problem, remedy)
 
 
 def scattered(count: int) -> Int64[Tensor, "{count}"]:

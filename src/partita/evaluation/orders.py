@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from partita.errors import require, require_int
-from partita.evaluation.likelihood import Estimate
+from partita.evaluation.likelihood import Estimate, require_finite
 from partita.methods.base import check_tokens
 from partita.methods.contracts import Denoiser
 from partita.randomness import Noise
@@ -66,6 +66,7 @@ def order_likelihood(
                 done += len(rows) * length
                 if progress is not None:
                     progress(done / count)
+    require_finite(total)
     return Estimate(float(total) / count, 0.0, count)
 
 

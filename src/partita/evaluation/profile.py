@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from partita.errors import require, require_int
-from partita.evaluation.likelihood import Estimate, apart, standard_error
+from partita.evaluation.likelihood import Estimate, apart, require_finite, standard_error
 from partita.methods.base import check_tokens
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.layouts import DENSE
@@ -71,6 +71,7 @@ def profile(
                     totals[replicate, level] += _nats(method, *given, share, noise, step)
                 if progress is not None:
                     progress((step + 1) / (replicates * levels))
+    require_finite(totals)
     count = int(valid.sum())
     costs = [Estimate(float(m.mean()), standard_error(m), count) for m in (totals / count).T]
     return [Level(j / levels, (j + 1) / levels, cost) for j, cost in enumerate(costs)]

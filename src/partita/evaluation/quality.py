@@ -21,7 +21,7 @@ from torch import Tensor
 from partita.data.documents import Corpus, Piece
 from partita.data.tokenizers import Tokenizer
 from partita.errors import require, require_int
-from partita.evaluation.likelihood import Estimate, standard_error
+from partita.evaluation.likelihood import Estimate, require_finite, standard_error
 from partita.methods.ar import AR
 from partita.methods.base import check_ids
 from partita.samplers.front import evaluating
@@ -207,6 +207,7 @@ def judge(
         for owners, rows, valid in _batches(encoded, model, batch_size):
             loss = model.loss(rows, valid=valid)
             np.add.at(nats, owners, loss.per_token.double().sum(-1).cpu().numpy())
+    require_finite(torch.from_numpy(nats))
     per_token, per_character = _ratio(nats, tokens), _ratio(nats / math.log(2), characters)
     return Judgement(
         *per_token, int(tokens.sum()), *per_character, len(texts), int(characters.sum())

@@ -220,6 +220,22 @@ def check_tensors(
         )
 
 
+def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Weights must be numbers: what is computed with any other is none, or looks like one."""
+    for name, tensor in tensors.items():
+        if tensor.numel() == 0 or not tensor.is_floating_point():
+            continue
+        # One pass without a copy; a NaN is the least and the largest of all numbers.
+        least, largest = (float(end) for end in tensor.aminmax())
+        if not (math.isfinite(least) and math.isfinite(largest)):
+            held = "a NaN" if math.isnan(least) else "an infinite number"
+            raise InputError(
+                "model",
+                f"{path}: the tensor {name:.200} holds {held}",
+                "use an earlier checkpoint, or train again with a lower training.learning_rate",
+            )
+
+
 def shapes(path: Path) -> dict[str, int]:
     """The number of elements of each tensor, from the file's header alone."""
     try:

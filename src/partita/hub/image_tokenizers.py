@@ -30,6 +30,7 @@ def load_image_tokenizer(folder: str | Path) -> ImageTokenizer:
     folder = Path(folder)
     format.verify(folder, format.IMAGE_TOKENIZER)
     tensors = format.read_tensors(folder / format.WEIGHTS)
+    format.check_finite(folder / format.WEIGHTS, tensors)
     try:
         return from_description(format.read_json(folder / format.TOKENIZER), tensors)
     except InputError as error:

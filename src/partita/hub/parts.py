@@ -49,6 +49,7 @@ def tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, Any]:
 def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
     tensors = format.read_tensors(folder / format.TOKENIZER_TENSORS) if has_tensors else {}
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    format.check_finite(folder / format.TOKENIZER_TENSORS, copies)
     return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
 
 
@@ -99,6 +100,9 @@ def build(
     require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
     expected = {name: (tensor.shape, dtype) for name, tensor in method.state_dict().items()}
     format.check_tensors(path, weights, expected)
+    # What a method computes by itself may be infinite, such as a mask of attention.
+    learned = [name for name, _ in method.named_parameters()]
+    format.check_finite(path, {name: weights[name] for name in learned if name in weights})
     # Half precision is a way to store weights: what is computed with them is float32.
     wide = dtype if dtype.itemsize > 2 else torch.float32
     method.load_state_dict({name: x.to(wide) for name, x in weights.items()}, assign=True)

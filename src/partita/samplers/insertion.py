@@ -158,6 +158,10 @@ def _insertions(
     at_once: int | None,
 ) -> Int64[Tensor, "B G"]:
     """How many masks each gap of each text receives; what does not fit is left out."""
+    # As a draw of tokens would, if there were a mask: a NaN compares as if nothing were missing.
+    problem = "the expected number of missing tokens is not finite"
+    remedy = "the network's weights or inputs are broken"
+    require(bool(answer.gaps.isfinite().all()), "logits", problem, remedy)
     gaps = Ragged(torch.zeros_like(answer.gaps, dtype=torch.int64), draft.lengths + 1)
     rows, places = gaps.rows, gaps.positions
     noise, numbers = session.noise, (2 * step.index, 2 * step.index + 1)

@@ -82,6 +82,7 @@ def train(
                 reader.read()
             keep = engine.step % run.checkpoint_every == 0 or share == 1 or signal
             if engine.step % run.validate_every == 0 or share == 1:
+                reader.check()  # a broken loss explains itself, a broken model does not
                 with reader.paused():
                     keep = _validate(engine, valid, hooks) or keep
             if keep and hooks.save:
@@ -126,16 +127,23 @@ class _Reader:
         yield
         self.since += time.monotonic() - began
 
-    def read(self) -> None:
+    def check(self) -> tuple[list[float], list[float]]:
+        """Losses and norms of the steps that wait, each of which must be finite."""
         if not self.waiting:
-            return
-        engine = self.engine
+            return [], []
         parts = torch.stack([advance.loss for advance in self.waiting])
-        losses = engine.world.total(parts).tolist()
+        losses = self.engine.world.total(parts).tolist()
         norms = torch.stack([advance.norm for advance in self.waiting]).tolist()
         for advance, loss, norm in zip(self.waiting, losses, norms, strict=True):
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 raise self._broken(advance.step, loss, norm)
+        return losses, norms
+
+    def read(self) -> None:
+        if not self.waiting:
+            return
+        engine = self.engine
+        losses, norms = self.check()
         now = time.monotonic()
         if self.hooks.progress:
             self.hooks.progress(
