@@ -6,23 +6,22 @@ Both networks have a logit for the mask, far below the others, so that it is nev
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
+import pytest
 import torch
 
 import partita
 from partita.categorical import Decoding, sample_categorical
 from partita.methods.contracts import Denoiser
+from partita.randomness import Noise
+from partita.samplers.base import Session
+from partita.samplers.blocks import blocks
+from partita.samplers.canvas import Canvas
 from partita.samplers.confidence import CONFIDENCES, above_threshold, most_confident
 from partita.samplers.counts import even_counts
 from partita.samplers.guidance import guide
-from tests.golden.cases import Case, load
-
-
-def names(case: Case, prefix):
-    """The parts of a case whose names start with a prefix, such as "transfer0"."""
-    found = sorted({key.split(".")[0] for key in case.keys(prefix)})
-    assert found
-    return found
+from tests.golden.cases import Case, load, parts
 
 
 def most_probable(logits):
@@ -41,11 +40,15 @@ def probability(logits, tokens):
 # LLaDA -------------------------------------------------------------------------------------------
 
 
+LLADA = "flex/llada_generate"
+runs = pytest.mark.parametrize(("file", "name"), parts(LLADA, lambda case: case.config["runs"]))
+
+
 class Run:
     """One recorded run of LLaDA: its settings, and its tensors by their short names."""
 
     def __init__(self, case: Case, name):
-        self.name, self.settings = name, case.config["runs"][name]
+        self.case, self.settings = case, case.config["runs"][name]
         self.mask_id = case.config["mask_id"]
         self.tensors = {key.removeprefix(f"{name}."): case[key] for key in case.keys(f"{name}.")}
         self.prompt = self["prompt"].shape[1]
@@ -81,53 +84,56 @@ class Run:
         return most_probable(logits)
 
 
-def runs(case: Case):
-    return [Run(case, name) for name in case.config["runs"]]
+@pytest.mark.parametrize(("file", "name"), parts(LLADA, lambda case: case.stems(".counts")))
+def test_llada_counts(file, name):
+    case = load(file)
+    counts = case[f"{name}.counts"]
+    ours = even_counts(case[f"{name}.mask_index"].sum(-1), counts.shape[1])
+    assert torch.equal(ours, counts)
 
 
-def test_llada_counts():
-    case = load("flex/llada_generate")
-    for name in names(case, "transfer"):
-        counts = case[f"{name}.counts"]
-        ours = even_counts(case[f"{name}.mask_index"].sum(-1), counts.shape[1])
-        assert torch.equal(ours, counts)
-    for run in runs(case):
-        starts = range(0, run.settings["steps"], run.steps_per_block)
-        plans = [even_counts(run.eligible(s).sum(-1), run.steps_per_block) for s in starts]
-        assert torch.equal(torch.cat(plans, 1).T, run["k"].long()), run.name
+@runs
+def test_llada_counts_of_a_run(file, name):
+    run = Run(load(file), name)
+    starts = range(0, run.settings["steps"], run.steps_per_block)
+    plans = [even_counts(run.eligible(s).sum(-1), run.steps_per_block) for s in starts]
+    assert torch.equal(torch.cat(plans, 1).T, run["k"].long())
 
 
-def test_llada_steps():
-    """Candidates, confidences and the committed tokens of every step of every run."""
-    case = load("flex/llada_generate")
-    rtol = float(re.search(r"rtol ([\d.e-]+)", case.facts["tolerance"]["confidence"]).group(1))
-    for run in runs(case):
-        hidden = torch.full((len(run["prompt"]), run.settings["gen_length"]), run.mask_id)
-        state = torch.cat([run["prompt"], hidden], 1)
-        for step in range(run.settings["steps"]):
-            assert torch.equal(state, run["x_before"][step]), (run.name, step)
-            tokens, eligible = run.candidates(step), run.eligible(step)
-            if run.settings["remasking"] == "random":
-                confidence = run["random_confidence"][step].double()
-            else:
-                # Without the Gumbel noise, whatever the temperature.
-                confidence = probability(run.logits(step), tokens)
-            theirs = run["confidence"][step]
-            assert torch.equal(eligible, theirs > -torch.inf)
-            torch.testing.assert_close(confidence[eligible], theirs[eligible], rtol=rtol, atol=0)
-            commit = most_confident(confidence, eligible, run["k"][step].long())
-            state = torch.where(commit, tokens, state)
-            assert torch.equal(state, run["x_after"][step]), (run.name, step)
+@runs
+def test_llada_steps(file, name):
+    """Candidates, confidences and the committed tokens of every step."""
+    run = Run(load(file), name)
+    tolerance = run.case.facts["tolerance"]["confidence"]
+    rtol = float(re.search(r"rtol ([\d.e-]+)", tolerance).group(1))
+    hidden = torch.full((len(run["prompt"]), run.settings["gen_length"]), run.mask_id)
+    state = torch.cat([run["prompt"], hidden], 1)
+    for step in range(run.settings["steps"]):
+        assert torch.equal(state, run["x_before"][step]), step
+        tokens, eligible = run.candidates(step), run.eligible(step)
+        if run.settings["remasking"] == "random":
+            confidence = run["random_confidence"][step].double()
+        else:
+            # Without the Gumbel noise, whatever the temperature.
+            confidence = probability(run.logits(step), tokens)
+        theirs = run["confidence"][step]
+        assert torch.equal(eligible, theirs > -torch.inf)
+        torch.testing.assert_close(confidence[eligible], theirs[eligible], rtol=rtol, atol=0)
+        commit = most_confident(confidence, eligible, run["k"][step].long())
+        state = torch.where(commit, tokens, state)
+        assert torch.equal(state, run["x_after"][step]), step
 
 
-def test_llada_guidance_hides_the_prompt():
+@runs
+def test_llada_guidance_hides_the_prompt(file, name):
     """Their unconditional input is the sequence without its prompt."""
-    case = load("flex/llada_generate")
-    for run in runs(case):
-        if run.settings["cfg_scale"] > 0:
-            expected = run["x_before"].clone()
-            expected[..., : run.prompt] = run.mask_id
-            assert torch.equal(run["x_uncond"], expected)
+    run = Run(load(file), name)
+    guided = run.settings["cfg_scale"] > 0
+    assert guided == ("x_uncond" in run.tensors) == ("logits_uncond" in run.tensors)
+    if guided:
+        expected = run["x_before"].clone()
+        expected[..., : run.prompt] = run.mask_id
+        assert torch.equal(run["x_uncond"], expected)
 
 
 class Replayed(Denoiser):
@@ -155,40 +161,64 @@ class Replayed(Denoiser):
         return logits.log_softmax(-1)
 
 
-def test_llada_greedy_runs_by_the_blocks_sampler():
+@dataclass(frozen=True)
+class Drawn(Noise):
+    """The recorded noise of a run; blocks have streams of their own, counted from 1."""
+
+    run: Run | None = None
+
+    def at(self, step):
+        """The number in the run of a block's step."""
+        return (self.stream - 1) * self.run.steps_per_block + step
+
+    def uniform(self, purpose, step, positions):  # noqa: ARG002
+        confidence = self.run["random_confidence"][self.at(step)].double()
+        return confidence[self.samples].gather(1, positions.expand(len(self.samples), -1))
+
+
+class Redrawn(Session):
+    """A session that chooses candidates by the recorded noise."""
+
+    def draw(self, log_probs, step, rows, positions):  # noqa: ARG002
+        candidates = self.noise.run.candidates(self.noise.at(step))
+        return candidates[self.noise.samples[rows], positions]
+
+
+@runs
+def test_llada_runs_by_the_blocks_sampler(file, name):
     """Our sampler, from the prompt to the final tokens."""
-    case = load("flex/llada_generate")
-    greedy = [run for run in runs(case) if run.deterministic]
-    assert greedy
-    for run in greedy:
-        start, final = run["x_before"][0], run["x_after"][-1]
-        known = torch.arange(start.shape[1]).expand(start.shape) < run.prompt
-        ours = partita.sample(
-            Replayed(run),
-            prompt=partita.Prompt(start, known),
-            sampler="blocks",
-            block_length=run.block,
-            inner="confidence",
-            counts="linear",
-            steps=run.steps_per_block,
-            temperature=0.0,
-            label=torch.arange(len(start)),
-        )
-        assert torch.equal(ours, final), run.name
+    run = Run(load(file), name)
+    start, final = run["x_before"][0], run["x_after"][-1]
+    numbers = torch.arange(len(start))
+    known = torch.arange(start.shape[1]).expand(start.shape) < run.prompt
+    prompt, model = partita.Prompt(start, known), Replayed(run)
+    plan = {"block_length": run.block, "counts": "linear", "steps": run.steps_per_block}
+    if run.deterministic:
+        greedy = {"sampler": "blocks", "inner": "confidence", "temperature": 0.0, "label": numbers}
+        ours = partita.sample(model, prompt=prompt, **greedy, **plan)
+        assert torch.equal(ours, final)
+    session = Redrawn(model, Drawn(0, numbers, run=run), label=numbers)
+    confidence = "random" if run.settings["remasking"] == "random" else "probability"
+    canvas = Canvas.from_prompt(prompt, run.mask_id)
+    ours = blocks(session, canvas, inner="confidence", confidence=confidence, **plan)
+    assert torch.equal(ours, final)
 
 
 # Fast-dLLM ---------------------------------------------------------------------------------------
 
 
-def test_fast_dllm_decisions():
+@pytest.mark.parametrize(
+    ("file", "name"),
+    parts("flex/fastdllm_decision", lambda case: case.stems(".transfer_threshold")),
+)
+def test_fast_dllm_decisions(file, name):
     """A threshold that the most confident slot need not reach, and a number of slots per row."""
-    case = load("flex/fastdllm_decision")
-    for name in names(case, "decision"):
-        logits, eligible = case[f"{name}.logits"].double(), case[f"{name}.mask_index"]
-        tokens = most_probable(logits)
-        assert torch.equal(torch.where(eligible, tokens, case[f"{name}.x"]), case[f"{name}.x0"])
-        confidence = probability(logits, tokens)
-        reached = above_threshold(confidence, eligible, float(case[f"{name}.threshold"]))
-        assert torch.equal(reached, case[f"{name}.transfer_threshold"])
-        best = most_confident(confidence, eligible, case[f"{name}.k"])
-        assert torch.equal(best, case[f"{name}.transfer_topk"])
+    case = load(file)
+    logits, eligible = case[f"{name}.logits"].double(), case[f"{name}.mask_index"]
+    tokens = most_probable(logits)
+    assert torch.equal(torch.where(eligible, tokens, case[f"{name}.x"]), case[f"{name}.x0"])
+    confidence = probability(logits, tokens)
+    reached = above_threshold(confidence, eligible, float(case[f"{name}.threshold"]))
+    assert torch.equal(reached, case[f"{name}.transfer_threshold"])
+    best = most_confident(confidence, eligible, case[f"{name}.k"])
+    assert torch.equal(best, case[f"{name}.transfer_topk"])

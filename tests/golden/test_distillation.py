@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from partita.distillation import DIVERGENCES, SDTT, DistillationOptions
 from partita.distillation.sdtt import teacher_targets
+from partita.errors import InputError
 from partita.hub.published.reference import load_dit, load_partition, rename_dit, rename_partition
 from partita.methods import MDLM, PGM
 from partita.methods.mdlm import subs
@@ -26,15 +27,27 @@ from partita.networks.base import Network, PartitionNetwork
 from partita.processes.draws import even_times, low_discrepancy, positive_time
 from partita.randomness import Noise
 from partita.schedules import make_schedule
-from tests.golden.cases import Case, load
+from tests.golden.cases import Case, load, named, parts
 from tests.golden.test_partition import QUERIES
 from tests.golden.test_text_process import agree, gumbel_argmax
 from tests.laws.test_distillation_laws import boundaries, first_round
 
 SCHEDULE = make_schedule("mdlm:loglinear")
-PARTITION = "pgm_"  # how the names of the partition variant's cases begin
+SAME = {"reverse-kl": "kl_bwd", "forward-kl": "kl_fwd", "log-mse": "mse"}  # ours: theirs
 
-variants = pytest.mark.parametrize("variant", ["", PARTITION], ids=["masked", "partition"])
+
+def variants(kind):
+    """The cases of a kind, of both variants."""
+    return pytest.mark.parametrize("name", named(f"text/*sdtt_{kind}"))
+
+
+def divergences(kind, suffix=""):
+    """The same with each divergence, by our name, of which a case has the value."""
+
+    def stored(case: Case):
+        return [ours for ours, name in SAME.items() if f"out.{name}{suffix}" in case.tensors]
+
+    return pytest.mark.parametrize(("name", "divergence"), parts(f"text/*sdtt_{kind}", stored))
 
 
 def real_columns(case: Case, log_probs):
@@ -53,19 +66,17 @@ def corrected(case: Case, log_probs):
 
 
 def is_partition(case: Case):
-    return case.name.removeprefix("text/").startswith(PARTITION)
+    return case.config["parameterization"]["name"].startswith("partition")
 
 
 # Divergences -------------------------------------------------------------------------------------
-
-SAME = {"reverse-kl": "kl_bwd", "forward-kl": "kl_fwd", "log-mse": "mse"}  # ours: theirs
 
 
 class Compared:
     """A case's predictions at hidden positions by our parameterisation."""
 
-    def __init__(self, variant):
-        self.case = case = load(f"text/{variant}sdtt_divergences")
+    def __init__(self, name):
+        self.case = case = load(name)
         self.hidden = case["in.xt"] == case.config["mask_index"]
         assert int(case["out.n_masked"]) == int(self.hidden.sum())
         self.logits = case["in.logits_student"].clone().requires_grad_()
@@ -83,11 +94,11 @@ class Compared:
         return real_columns(self.case, self.student), real_columns(self.case, self.teacher)
 
     def masses(self):
-        """What each row of theirs sums to: of the student and of the teacher, with gradients."""
-        return (
-            log_mass(real_columns(self.case, logits[self.hidden]))
-            for logits in (self.logits, self.case["in.logits_teacher"])
-        )
+        """log of what each row of theirs sums to, of the student and of the teacher."""
+        rows = (logits[self.hidden] for logits in (self.logits, self.case["in.logits_teacher"]))
+        if not is_partition(self.case):
+            return tuple(torch.zeros(len(row)) for row in rows)
+        return tuple(log_mass(real_columns(self.case, row)) for row in rows)
 
     def close(self, value, key):
         self.case.close(value.detach(), f"out.{key}")
@@ -105,47 +116,43 @@ def unnormalised_kl(nats, log_first, log_second):
     return log_first.exp() * (nats + log_first - log_second)
 
 
-@variants
-def test_log_probabilities(variant):
-    compared = Compared(variant)
+@variants("divergences")
+def test_log_probabilities(name):
+    compared = Compared(name)
     case = compared.case
-    for name, ours in zip(("student", "teacher"), compared.real(), strict=True):
-        key = f"out.logp_{name}"
+    for who, ours in zip(("student", "teacher"), compared.real(), strict=True):
+        key = f"out.logp_{who}"
         agree(case, ours.detach(), corrected(case, case[key][compared.hidden]), key)
 
 
-@variants
-@pytest.mark.parametrize("name", SAME)
-def test_divergences_and_their_gradients(variant, name):
+@divergences("divergences", "_clean")
+def test_divergences_and_their_gradients(name, divergence):
     """Those of normalised rows without the mask."""
-    compared = Compared(variant)
-    compared.close(compared.mean(name), f"{SAME[name]}_clean")
+    compared = Compared(name)
+    compared.close(compared.mean(divergence), f"{SAME[divergence]}_clean")
 
 
-@pytest.mark.parametrize("name", ["reverse-kl", "forward-kl"])
-def test_a_mask_without_mass_does_not_move_the_kl(name):
-    """Their masked variant as it is: only distances of logarithms see its mask."""
-    compared = Compared("")
-    compared.close(compared.mean(name), SAME[name])
+@variants("divergences")
+def test_kl_of_the_rows_as_they_are(name):
+    """A mask without mass does not move the KL: only distances of logarithms see it.
 
-
-def test_kl_of_the_unnormalised_rows():
-    """The partition variant as it is follows from ours and from what its rows sum to."""
-    compared = Compared(PARTITION)
+    The partition variant's rows sum to less than 1; theirs follow from ours and those sums.
+    """
+    compared = Compared(name)
     student, teacher = compared.masses()
     measured = compared.case.facts["info"]["row_prob_sum"]  # of the teacher
     limits = {"rel": compared.case.facts["tolerance"]["rtol"]}
     assert float(teacher.exp().min()) == pytest.approx(measured["min"], **limits)
     assert float(teacher.exp().max()) == pytest.approx(measured["max"], **limits)
-    for name, masses in (("reverse-kl", (student, teacher)), ("forward-kl", (teacher, student))):
-        nats = DIVERGENCES[name](compared.student, compared.teacher)
-        compared.close(unnormalised_kl(nats, *masses).mean(), SAME[name])
+    for kind, masses in (("reverse-kl", (student, teacher)), ("forward-kl", (teacher, student))):
+        nats = DIVERGENCES[kind](compared.student, compared.teacher)
+        compared.close(unnormalised_kl(nats, *masses).mean(), SAME[kind])
 
 
-@variants
-def test_the_total_variation_is_one_of_probabilities(variant):
+@variants("divergences")
+def test_the_total_variation_is_one_of_probabilities(name):
     """What the reference calls so is the L1 distance of logarithms, which has no upper end."""
-    compared = Compared(variant)
+    compared = Compared(name)
     student, teacher = compared.real()
     compared.close((student - teacher).abs().sum(-1).mean(), "tvd_clean")
 
@@ -157,9 +164,9 @@ def test_the_total_variation_is_one_of_probabilities(variant):
     assert float(ours.max()) <= 1 < float(compared.case["out.tvd_clean"])
 
 
-@variants
-def test_the_squared_error_is_one_of_probabilities_too(variant):
-    compared = Compared(variant)
+@variants("divergences")
+def test_the_squared_error_is_one_of_probabilities_too(name):
+    compared = Compared(name)
     p, q = (x.detach().double().softmax(-1) for x in compared.real())
     expected = (p - q).square().mean(-1)
     ours = DIVERGENCES["mse"](compared.student, compared.teacher).detach()
@@ -222,9 +229,12 @@ class Trajectory:
 
 
 def numbers_of_steps(case: Case):
-    steps = [int(key.split(".")[1].removeprefix("k")) for key in case.keys("in.k")]
-    assert steps
-    return sorted(set(steps))
+    return [int(steps) for steps in case.stems(".t", "in.k")]
+
+
+trajectories = pytest.mark.parametrize(
+    ("name", "k"), parts("text/*sdtt_targets", numbers_of_steps)
+)
 
 
 def recorded(case: Case, k):
@@ -232,41 +242,39 @@ def recorded(case: Case, k):
     return Trajectory(states, case.config["mask_index"])
 
 
-@variants
-def test_targets_are_those_of_the_step_that_reveals_a_token(variant):
+@trajectories
+def test_targets_are_those_of_the_step_that_reveals_a_token(name, k):
     """Tokens that stay hidden have the last step's; the trajectory is the recorded one.
 
     The partition variant's targets are normalised again.
     """
-    case = load(f"text/{variant}sdtt_targets")
+    case = load(name)
     mask_id = case.config["mask_index"]
-    for k in numbers_of_steps(case):
-        path, facts = recorded(case, k), case.facts["info"][f"k{k}"]
-        assert path.revealed == facts["revealed_per_step"]
-        assert path.left == facts["left_masked"]
-        network = (PartitionSteps if variant else Steps)(
-            path.states, case[f"in.k{k}.teacher_logits"]
-        )
-        teacher = (PGM if variant else MDLM)(network, mask_id=mask_id)
-        key = f"out.k{k}.target"
-        theirs = corrected(case, case[key][path.hidden])
-        ours = teacher_targets(
-            teacher, path.states[0], path.hidden, path.plan, path.numbers(theirs), substeps=k
-        )
-        agree(case, real_columns(case, ours), theirs, key)
-        assert ours[:, mask_id].isneginf().all()
-        assert network.seen == list(range(k))
+    path, facts = recorded(case, k), case.facts["info"][f"k{k}"]
+    assert path.revealed == facts["revealed_per_step"]
+    assert path.left == facts["left_masked"]
+    network = (PartitionSteps if is_partition(case) else Steps)(
+        path.states, case[f"in.k{k}.teacher_logits"]
+    )
+    teacher = (PGM if is_partition(case) else MDLM)(network, mask_id=mask_id)
+    key = f"out.k{k}.target"
+    theirs = corrected(case, case[key][path.hidden])
+    ours = teacher_targets(
+        teacher, path.states[0], path.hidden, path.plan, path.numbers(theirs), substeps=k
+    )
+    agree(case, real_columns(case, ours), theirs, key)
+    assert ours[:, mask_id].isneginf().all()
+    assert network.seen == path.plan[path.hidden].unique().tolist()  # no others are asked for
 
 
-@variants
-def test_log_probabilities_of_every_step(variant):
+@trajectories
+def test_log_probabilities_of_every_step(name, k):
     """What targets are put together from."""
-    case = load(f"text/{variant}sdtt_targets")
-    for k in numbers_of_steps(case):
-        path, key = recorded(case, k), f"out.k{k}.logp_steps"
-        hidden = path.states[:-1] == case.config["mask_index"]
-        ours = subs(case[f"in.k{k}.teacher_logits"][hidden], case.config["mask_index"])
-        agree(case, real_columns(case, ours), corrected(case, case[key][hidden]), key)
+    case = load(name)
+    path, key = recorded(case, k), f"out.k{k}.logp_steps"
+    hidden = path.states[:-1] == case.config["mask_index"]
+    ours = subs(case[f"in.k{k}.teacher_logits"][hidden], case.config["mask_index"])
+    agree(case, real_columns(case, ours), corrected(case, case[key][hidden]), key)
 
 
 # The teacher's times -----------------------------------------------------------------------------
@@ -296,67 +304,63 @@ def their_transition(case: Case, log_probs, time, dt):
     return torch.where(columns, later[:, None], moved)
 
 
-@variants
-def test_the_references_grid_is_another_one(variant):
-    """It starts above t and, for the most part, falls by other steps than dt."""
-    case = load(f"text/{variant}sdtt_targets")
-    for k in numbers_of_steps(case):
-        t, theirs = case[f"in.k{k}.t"], case[f"out.k{k}.ts"]
-        dt, options = their_step_size(case, k)
-        assert dt == pytest.approx(case.facts["info"][f"k{k}"]["dt"], rel=1e-12)
-        case.close(their_times(case, t, dt, k), f"out.k{k}.ts")
-        ours = t - torch.arange(k)[:, None] * options.step_size
-        assert ((theirs - ours).abs() > 1e-3).all()
-        assert (theirs[0] > t).all()
-        # What it was meant to be ends one step too far, at the end of the last step.
-        meant = torch.lerp(t - k * dt, t, torch.linspace(1, 0, k)[:, None])
-        torch.testing.assert_close(meant[-1], ours[-1] - dt, atol=1e-4, rtol=0)
+@trajectories
+def test_the_references_grid_is_another_one(name, k):
+    """It starts above t, as long as t is more than k steps, and falls by other steps than dt."""
+    case = load(name)
+    t, theirs = case[f"in.k{k}.t"], case[f"out.k{k}.ts"]
+    dt, options = their_step_size(case, k)
+    assert dt == pytest.approx(case.facts["info"][f"k{k}"]["dt"], rel=1e-12)
+    case.close(their_times(case, t, dt, k), f"out.k{k}.ts")
+    ours = t - torch.arange(k)[:, None] * options.step_size
+    assert bool(((theirs - ours).abs() > 1e-3).any())
+    assert bool((theirs[0] > t)[t > k * dt].all())
+    # What it was meant to be ends one step too far, at the end of the last step.
+    meant = torch.lerp(t - k * dt, t, torch.linspace(1, 0, k)[:, None])
+    torch.testing.assert_close(meant[-1], ours[-1] - dt, atol=1e-4, rtol=0)
 
 
-@variants
-def test_plans_have_the_times_of_k_steps_from_t(variant):
+@trajectories
+def test_plans_have_the_times_of_k_steps_from_t(name, k):
     """A token hidden at t is asked for before step j with probability j dt / t.
 
     Under the log-linear schedule, theirs or ours, that is (alpha(t - j dt) - alpha(t)) over
     1 - alpha(t); reveal by reveal it is dt / t_j, where the reference has dt over its own times.
     """
-    case = load(f"text/{variant}sdtt_targets")
-    for k in numbers_of_steps(case):
-        t = case[f"in.k{k}.t"].double()
-        dt, options = their_step_size(case, k)
-        assert options.step_size == pytest.approx(
-            dt / (1 - case.config["training"]["sampling_eps"])
+    case = load(name)
+    t = case[f"in.k{k}.t"].double()
+    dt, options = their_step_size(case, k)
+    assert options.step_size == pytest.approx(dt / (1 - case.config["training"]["sampling_eps"]))
+    passed = torch.arange(1, k).double() * options.step_size
+    for schedule in (SCHEDULE, make_schedule("log-linear")):
+        found = boundaries(t, options, schedule)
+        expected = (passed / t[:, None]).clamp(max=1)
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+        later = (t[:, None] - passed).clamp(min=0)
+        by_schedule = (schedule.alpha(later) - schedule.alpha(t)[:, None]) / (
+            schedule.one_minus_alpha(t)[:, None]
         )
-        passed = torch.arange(1, k).double() * options.step_size
-        for schedule in (SCHEDULE, make_schedule("log-linear")):
-            found = boundaries(t, options, schedule)
-            expected = (passed / t[:, None]).clamp(max=1)
-            torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-            later = t[:, None] - passed
-            by_schedule = (schedule.alpha(later) - schedule.alpha(t)[:, None]) / (
-                schedule.one_minus_alpha(t)[:, None]
-            )
-            torch.testing.assert_close(found, by_schedule, atol=1e-12, rtol=0)
-        theirs = dt / case[f"out.k{k}.ts"][0]
-        assert (found[:, 0] - theirs > 1e-4).all()  # fewer tokens are revealed at its first step
+        torch.testing.assert_close(found, by_schedule, atol=1e-12, rtol=0)
+    first, theirs = found[:, 0], dt / case[f"out.k{k}.ts"][0]
+    # Fewer tokens are revealed at its first step.
+    assert bool((first - theirs > 1e-4)[t > k * dt].all())
 
 
-@variants
-def test_the_references_trajectories_can_be_replayed(variant):
+@trajectories
+def test_the_references_trajectories_can_be_replayed(name, k):
     """Its transitions and draws, from stored predictions: what whole losses need below."""
-    case = load(f"text/{variant}sdtt_targets")
-    for k in numbers_of_steps(case):
-        path, (dt, _) = recorded(case, k), their_step_size(case, k)
-        for step in range(k):
-            before, after = path.states[step], path.states[step + 1]
-            rows, places = (before == case.config["mask_index"]).nonzero(as_tuple=True)
-            log_probs = case[f"out.k{k}.logp_steps"][step][rows, places]
-            q = their_transition(case, log_probs, case[f"out.k{k}.ts"][step][rows], dt)
-            agree(case, q, case[f"out.k{k}.q_xs"][step][rows, places], f"k{k}, step {step}")
-            drawn = gumbel_argmax(q, case[f"in.rand.k{k}.{step:03}"][rows, places])
-            assert torch.equal(drawn, after[rows, places])
-            visible = before != case.config["mask_index"]
-            assert torch.equal(before[visible], after[visible])
+    case = load(name)
+    path, (dt, _) = recorded(case, k), their_step_size(case, k)
+    for step in range(k):
+        before, after = path.states[step], path.states[step + 1]
+        rows, places = (before == case.config["mask_index"]).nonzero(as_tuple=True)
+        log_probs = case[f"out.k{k}.logp_steps"][step][rows, places]
+        q = their_transition(case, log_probs, case[f"out.k{k}.ts"][step][rows], dt)
+        agree(case, q, case[f"out.k{k}.q_xs"][step][rows, places], f"k{k}, step {step}")
+        drawn = gumbel_argmax(q, case[f"in.rand.k{k}.{step:03}"][rows, places])
+        assert torch.equal(drawn, after[rows, places])
+        visible = before != case.config["mask_index"]
+        assert torch.equal(before[visible], after[visible])
 
 
 # Whole losses ------------------------------------------------------------------------------------
@@ -385,8 +389,8 @@ def masses_of(method, tokens, revealed, queries):
 class Whole:
     """A case's student and teacher, its hidden tokens and its teacher's trajectory."""
 
-    def __init__(self, variant):
-        self.case = case = load(f"text/{variant}sdtt_e2e")
+    def __init__(self, name):
+        self.case = case = load(name)
         self.k = case.config["parameterization"]["num_distill_steps"]
         self.tokens, self.mask_id = case["in.x0"], case.config["mask_index"]
         self.hidden = case["out.xt"] == self.mask_id
@@ -432,26 +436,26 @@ class Whole:
         return unnormalised_kl(nats, *masses).mean()
 
 
-@variants
-def test_tokens_are_hidden_by_the_references_draws(variant):
-    whole = Whole(variant)
+@variants("e2e")
+def test_tokens_are_hidden_by_the_references_draws(name):
+    whole = Whole(name)
     hidden = whole.case["in.rand.loss.000"] < SCHEDULE.one_minus_alpha(whole.case["in.t"])[:, None]
     assert torch.equal(hidden, whole.hidden)
     assert int(hidden.sum()) == whole.case.facts["info"]["n_masked"]
     assert torch.equal(whole.case["out.xt"][~hidden], whole.tokens[~hidden])
 
 
-@variants
-def test_predictions_of_the_student(variant):
-    whole = Whole(variant)
+@variants("e2e")
+def test_predictions_of_the_student(name):
+    whole = Whole(name)
     ours = whole.student.predict(whole.tokens, ~whole.hidden, *whole.queries).detach()
     theirs = corrected(whole.case, whole.case["out.student_logp"][whole.hidden])
     agree(whole.case, ours[:, : theirs.shape[-1]], theirs, "out.student_logp")
 
 
-@variants
-def test_targets_of_the_teacher(variant):
-    whole = Whole(variant)
+@variants("e2e")
+def test_targets_of_the_teacher(name):
+    whole = Whole(name)
     path = whole.path
     ours = teacher_targets(
         whole.teacher, whole.tokens, whole.hidden, path.plan, whole.u, substeps=whole.k
@@ -459,10 +463,10 @@ def test_targets_of_the_teacher(variant):
     agree(whole.case, ours[:, : whole.target.shape[-1]], whole.target, "out.target")
 
 
-@variants
-def test_targets_after_a_reveal(variant):
+@variants("e2e")
+def test_targets_after_a_reveal(name):
     """In the stored runs the first step may reveal nothing; here it reveals every other token."""
-    whole = Whole(variant)
+    whole = Whole(name)
     case, rows, places = whole.case, *whole.queries
     later = torch.arange(len(rows)) % 2 == 1
     plan, u = torch.zeros_like(whole.tokens), torch.full(whole.tokens.shape, 0.5).double()
@@ -481,11 +485,11 @@ def test_targets_after_a_reveal(variant):
     assert float((second - unchanged).nan_to_num(0).abs().max()) > 0.01
 
 
-@variants
+@variants("e2e")
 @pytest.mark.parametrize("divergence", ["reverse-kl", "forward-kl"])
-def test_whole_losses(variant, divergence):
+def test_whole_losses(name, divergence):
     """The partition variant's are those of unnormalised rows; ours follow from its own."""
-    whole = Whole(variant)
+    whole = Whole(name)
     case = whole.case
     case.close(whole.as_theirs(divergence).detach(), f"out.{SAME[divergence]}")
     student = corrected(case, case["out.student_logp"][whole.hidden])
@@ -496,16 +500,16 @@ def test_whole_losses(variant, divergence):
     assert torch.equal(loss.counted, whole.hidden)
 
 
-@variants
-def test_gradient_norms_of_the_student(variant):
+@variants("e2e")
+def test_gradient_norms_of_the_student(name):
     """Of the reverse KL, the reference's default; unnormalised rows have gradients of their own."""
-    whole = Whole(variant)
+    whole = Whole(name)
     whole.as_theirs("reverse-kl").backward()
-    gradients = {name: p.grad for name, p in whole.student.network.named_parameters()}
+    gradients = {key: p.grad for key, p in whole.student.network.named_parameters()}
     norms = whole.case.facts["info"]["student_grad_l2"]
     assert len(norms) == len(gradients)
     rename = rename_partition if is_partition(whole.case) else rename_dit
-    limits = {name: whole.case.facts["tolerance"][name] for name in ("atol", "rtol")}
+    limits = {key: whole.case.facts["tolerance"][key] for key in ("atol", "rtol")}
     for theirs, norm in norms.items():
         (ours,) = rename({theirs: torch.empty(0)})
         torch.testing.assert_close(
@@ -554,12 +558,19 @@ def test_rates_of_hiding():
 
 
 def test_step_sizes_of_the_rounds():
-    """Each round's teacher takes k times as long a step as the one before; no epsilon is lost."""
+    """Each round's teacher takes k times as long a step as the one before; no epsilon is lost.
+
+    Theirs are written down beyond the last round; ours says that no step is left.
+    """
     case = load("text/sdtt_time_sampling")
     k, steps = case.config["parameterization"]["num_distill_steps"], original_steps(case)
     theirs = case["out.dt_rounds"] / (1 - case.config["training"]["sampling_eps"])
     assert len(theirs)
     for number, size in enumerate(theirs.tolist(), start=1):
+        if k**number > steps:
+            with pytest.raises(InputError, match="no step is left"):
+                DistillationOptions(round=number, steps=steps, substeps=k)
+            continue
         options = DistillationOptions(round=number, steps=steps, substeps=k)
         assert options.step_size == pytest.approx(size, rel=1e-12)
         assert options.reach == pytest.approx(k * size, rel=1e-12)

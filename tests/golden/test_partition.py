@@ -31,7 +31,7 @@ from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.planned import NEVER, ordered, reveal_as_planned
 from partita.schedules import discretise, make_schedule
-from tests.golden.cases import Case, load
+from tests.golden.cases import Case, load, named, parts, rule_of
 from tests.golden.test_text_process import agree, gumbel_argmax
 from tests.golden.test_text_sampling import LAST_TIME
 
@@ -41,29 +41,31 @@ QUERIES = {  # theirs: ours
     "learn+freqs+mean": "mean",
     "learn+freqs+logsumexp": "logsumexp",
 }
-PUBLISHED = "learn+freqs"  # the end-to-end losses and the samplers are of this mode
-
-networks = pytest.mark.parametrize("name", ["pgm_text_linear", "pgm_text_mlp4"])
+networks = pytest.mark.parametrize("name", named("text/pgm_text_*"))
 packed_or_masked = pytest.mark.parametrize("packed", [True, False])
 
 
 def modes(case: Case):
     """What the queries of a case start from, by the reference's names."""
-    found = [key.split(".")[1] for key in case.keys("out.") if key.endswith(".train")]
-    assert set(found) == set(QUERIES)
+    found = case.stems(".train", "out.")
+    assert found
     return found
 
 
-def build(case: Case, mode=PUBLISHED):
-    model = case.config["model"]
-    network = load_partition(case.state_dict(), model["n_heads"], model["length"], QUERIES[mode])
-    return network.eval()
+def queries_of(case: Case, mode=None):
+    """Our name for a mode; the end-to-end losses and the samplers are of the configuration's."""
+    return QUERIES[mode or case.config["model"]["swap"]["pre_query_mode"]]
 
 
-def build_with_mask(case: Case, mode=PUBLISHED):
+def build(case: Case, mode=None):
+    model, queries = case.config["model"], queries_of(case, mode)
+    return load_partition(case.state_dict(), model["n_heads"], model["length"], queries).eval()
+
+
+def build_with_mask(case: Case, mode=None):
     """The same with the mask's embedding and logit, as the reference keeps them."""
     state, model = case.state_dict(), case.config["model"]
-    config = partition_config(state, model["n_heads"], model["length"], QUERIES[mode])
+    config = partition_config(state, model["n_heads"], model["length"], queries_of(case, mode))
     network = PartitionTransformer(replace(config, vocab_size=config.vocab_size + 1))
     network.load_state_dict(rename_partition(state))
     return network.eval()
@@ -91,7 +93,7 @@ def close_without_mask(case: Case, ours, key):
 @networks
 @packed_or_masked
 def test_logits_of_both_groups(name, packed):
-    case = load(f"text/{name}")
+    case = load(name)
     tokens, groups, told = case["in.tokens"], case["in.group_idxs"], {"scalar": case["in.sigma"]}
     short = case["in.tokens_short"], case["in.group_short"]
     for mode in modes(case):
@@ -107,7 +109,7 @@ def test_logits_of_both_groups(name, packed):
 @packed_or_masked
 def test_a_network_with_a_mask_has_its_logit(name, packed):
     """What the others leave out: the last column, and that it changes none of the rest."""
-    case = load(f"text/{name}")
+    case = load(name)
     for mode in modes(case):
         ours = all_logits(
             build_with_mask(case, mode), case["in.tokens"], case["in.group_idxs"], packed
@@ -118,7 +120,7 @@ def test_a_network_with_a_mask_has_its_logit(name, packed):
 @networks
 def test_logits_given_the_revealed_tokens(name):
     """Inference: clean tokens and noisy positions, in any order, as many as each row has."""
-    case = load(f"text/{name}")
+    case = load(name)
     clean, noisy = case["in.inf.clean_positions"], case["in.inf.noisy_positions"]
     real_clean = torch.arange(clean.shape[1]) < case["in.inf.concrete_lengths"][:, None]
     real_noisy = torch.arange(noisy.shape[1]) < case["in.n_noisy"][:, None]
@@ -136,7 +138,7 @@ def test_logits_given_the_revealed_tokens(name):
 @networks
 @packed_or_masked
 def test_hidden_states(name, packed):
-    case = load(f"text/{name}")
+    case = load(name)
     tokens, groups = case["in.tokens"], case["in.group_idxs"].bool()
     case.close(
         sinusoid(torch.arange(len(case["out.pos_freqs"])).float(), case["out.pos_freqs"].shape[1]),
@@ -180,7 +182,7 @@ def test_an_empty_group(packed):
 @networks
 @packed_or_masked
 def test_end_to_end_losses_and_gradient_norms(name, packed):
-    case = load(f"text/{name}")
+    case = load(name)
     tokens, groups, t = case["in.tokens"], case["in.group_idxs"].bool(), case["in.t"]
     network = build(case)
     if not packed:
@@ -285,10 +287,9 @@ def test_loss_with_discrete_times():
     case avoids; ours has half the probability there and no weight for an empty group.
     """
     case, method, _, law = loss_case()
-    keys = case.keys("out.train_elbo_T")
-    assert keys
-    for key in keys:
-        steps = int(key.removeprefix("out.train_elbo_T"))
+    numbers = [int(steps) for steps in case.stems("", "out.train_elbo_T")]
+    assert numbers
+    for steps in numbers:
         t = discretise(case[f"in.t_T{steps}"], steps)
         hidden, visible = law.weights(t)
         chain = Discrete(law.schedule, steps)
@@ -296,7 +297,8 @@ def test_loss_with_discrete_times():
         ours = chain.partition_weights(torch.round(t * steps))
         for weight, theirs in zip(ours, (hidden, visible), strict=True):
             torch.testing.assert_close(weight, theirs.double())
-        case.close(train_loss(case, method, hidden, visible).per_token, key)
+        theirs = f"out.train_elbo_T{steps}"
+        case.close(train_loss(case, method, hidden, visible).per_token, theirs)
         estimate = eval_loss(case, method, t, chain.weights(t))
         case.close(estimate.per_token, f"out.eval_elbo_T{steps}")
 
@@ -412,46 +414,41 @@ class Replay(Session):
 class Run:
     """A recorded run: its draws, and a canvas that holds the first token alone."""
 
-    def __init__(self, name):
-        self.name, self.case = name, load("text/pgm_samplers")
-        self.draws = [self.case[key] for key in self.case.keys(f"in.rand.{name}.")]
-        self.mask_id = self.case.config["vocab_size"] - 1
-        self.steps = self.case.config["sampling"]["steps"]
-        self.tokens = self.case[f"out.{name}.tokens"]
+    def __init__(self, case: Case, name):
+        self.name, self.case = name, case
+        self.draws = [case[key] for key in case.keys(f"in.rand.{name}.")]
+        self.mask_id = case.config["vocab_size"] - 1
+        self.steps = case.config["sampling"]["steps"]
+        self.tokens = case[f"out.{name}.tokens"]
         known = (torch.arange(self.tokens.shape[1]) == 0).expand_as(self.tokens)
         self.canvas = Canvas.from_prompt(Prompt(self.tokens, known), self.mask_id)
-        assert len(self.tokens) == self.case.config["num_samples"]
-        assert self.case.facts["info"][f"{name}_mask_left"] == 0
+        assert len(self.tokens) == case.config["num_samples"]
+        assert case.facts["info"][f"{name}_mask_left"] == 0
 
-    def ends_with(self, tokens, calls):
-        assert torch.equal(tokens, self.tokens)
-        assert calls == self.case.facts["info"][f"{self.name}_backbone_calls"]
-
-
-def test_uniform_sampler():
-    """A random order, evenly split: our sampler `ordered`."""
-    run = Run("uniform")
-    keys, *uniforms = run.draws
-    session = Replay(PGM(build(run.case)), keys, uniforms)
-    run.ends_with(ordered(session, run.canvas, steps=run.steps), session.calls)
+    @property
+    def top_p(self):
+        """The share of a nucleus, if the run has one."""
+        found = re.search(r"p_nucleus=([\d.]+)", self.case.meaning(f"out.{self.name}.tokens"))
+        return float(found[1]) if found else None
 
 
-def test_uniform_sampler_with_top_p():
-    """They filter before they drop the mask, so its logit takes part: here it is a token.
+def uniform(run: Run):
+    """A random order, evenly split: our sampler `ordered`.
 
-    In the recorded run every drawn token is one that the filter keeps.
+    With a nucleus, they filter before they drop the mask, so its logit takes part: here it is a
+    token.
     """
-    run = Run("uniform_topp")
     keys, *uniforms = run.draws
-    meaning = run.case.facts["tensors"]["out.uniform_topp.tokens"]["meaning"]
-    decoding = Decoding(top_p=float(re.search(r"p_nucleus=([\d.]+)", meaning).group(1)))
-    session = Replay(PGM(build_with_mask(run.case)), keys, uniforms, decoding)
-    run.ends_with(ordered(session, run.canvas, steps=run.steps), session.calls)
+    if run.top_p is None:
+        session = Replay(PGM(build(run.case)), keys, uniforms)
+    else:
+        method, decoding = PGM(build_with_mask(run.case)), Decoding(top_p=run.top_p)
+        session = Replay(method, keys, uniforms, decoding)
+    return ordered(session, run.canvas, steps=run.steps), session.calls
 
 
-def test_non_uniform_sampler():
+def non_uniform(run: Run):
     """Each row has a number of its own at each step, as far as there are positions left."""
-    run = Run("non_uniform")
     keys, *rest = run.draws
     counts = torch.stack([draw for draw in rest if draw.ndim == 1], 1).long()
     session = Replay(PGM(build(run.case)), keys, [draw for draw in rest if draw.ndim == 3])
@@ -461,19 +458,24 @@ def test_non_uniform_sampler():
     plan = F.pad(step, (1, 0), value=NEVER)
     visible = torch.zeros(plan.shape, dtype=torch.float64)  # the network is not told the time
     tokens = reveal_as_planned(session, run.canvas, plan, visible, run.steps + 1)
-    run.ends_with(tokens, session.calls)
+    return tokens, session.calls
 
 
-@pytest.mark.parametrize("name", ["naive", "mdlm"])
-def test_ancestral_samplers(name):
-    """PGM and MDLM on a grid of times: a draw for every token, and whether it is revealed.
+def naive(run: Run):
+    return on_a_grid_of_times(run, PGM(build(run.case)))
+
+
+def mdlm(run: Run):
+    model, state = run.case.config["model"], run.case.state_dict("sd_student.")
+    network = load_dit(state, model["n_heads"], model["length"]).eval()
+    return on_a_grid_of_times(run, MDLM(network, mask_id=run.mask_id))
+
+
+def on_a_grid_of_times(run: Run, method):
+    """A draw for every token, and whether it is revealed.
 
     They predict all positions and our networks the hidden ones: the rest is never looked at.
     """
-    run = Run(name)
-    model, state = run.case.config["model"], run.case.state_dict("sd_student.")
-    network = load_dit(state, model["n_heads"], model["length"]).eval()
-    method = PGM(build(run.case)) if name == "naive" else MDLM(network, mask_id=run.mask_id)
     schedule, canvas = make_schedule("mdlm:loglinear"), run.canvas
     # The last step goes from the grid's end to alpha = 1.
     times = F.pad(torch.linspace(1, LAST_TIME, run.steps + 1, dtype=torch.float64), (0, 1))
@@ -493,4 +495,22 @@ def test_ancestral_samplers(name):
     # A prediction of theirs serves until a token changes; one call ends the run.
     visited = states[:-1]
     changed = [not torch.equal(*pair) for pair in itertools.pairwise(visited)]
-    run.ends_with(canvas.tokens, 1 + sum(changed) + 1)
+    return canvas.tokens, 1 + sum(changed) + 1
+
+
+SAMPLERS = {
+    "uniform": uniform,
+    "non_uniform": non_uniform,
+    "naive": naive,  # PGM and
+    "mdlm": mdlm,  # MDLM on a grid of times
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), parts("text/pgm_samplers", lambda case: case.stems(".tokens", "out."))
+)
+def test_samplers(file, name):
+    run = Run(load(file), name)
+    tokens, calls = SAMPLERS[rule_of(name, SAMPLERS)](run)
+    assert torch.equal(tokens, run.tokens)
+    assert calls == run.case.facts["info"][f"{name}_backbone_calls"]

@@ -10,6 +10,7 @@ Their sinusoids are sines first, ours cosines first: the rows of the first layer
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -17,11 +18,14 @@ from partita.methods import MD4
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import PixelUNet, TransformerConfig
 from partita.networks.layers import sinusoid
-from tests.golden.cases import Case, load
+from tests.golden.cases import Case, load, named
 
 UNET = "UNet5DWrapper_0/UNet_0/"
 CONDITION = "CondEmbedding_0/"
 ATTENTION = f"{UNET}SelfAttention_0/"
+INNER = f"{ATTENTION}MultiHeadDotProductAttention_0/"
+
+unets = pytest.mark.parametrize("name", named("md4/net_unet*"))
 
 
 def matrix(kernel: Tensor) -> Tensor:
@@ -61,16 +65,15 @@ class Weights:
             self.layer(f"{name}.around", f"{theirs}/Dense_1", lambda x: x.T[:, :, None, None])
 
     def attention(self, name):
-        inner = f"{ATTENTION}MultiHeadDotProductAttention_0/"
         self.norm(f"{name}.norm", f"{ATTENTION}GroupNorm_0")
         parts = ("query", "key", "value")
-        kernels = [self.theirs.pop(f"{inner}{part}/kernel").flatten(1).T for part in parts]
-        biases = [self.theirs.pop(f"{inner}{part}/bias").flatten() for part in parts]
+        kernels = [self.theirs.pop(f"{INNER}{part}/kernel").flatten(1).T for part in parts]
+        biases = [self.theirs.pop(f"{INNER}{part}/bias").flatten() for part in parts]
         self.ours[f"{name}.qkv.weight"], self.ours[f"{name}.qkv.bias"] = (
             torch.cat(kernels),
             torch.cat(biases),
         )
-        self.layer(f"{name}.out", f"{inner}out", lambda x: x.flatten(0, 1).T)
+        self.layer(f"{name}.out", f"{INNER}out", lambda x: x.flatten(0, 1).T)
 
     def condition(self):
         def swapped(kernel):
@@ -84,6 +87,7 @@ def build(case: Case) -> PixelUNet:
     """Our network with the case's weights; every one of theirs has a place."""
     width, levels, depth = (case.config[x] for x in ("feature_dim", "vocab_size", "n_layers"))
     _, height, columns, channels = case["z"].shape
+    _, heads, _ = case[f"params/{INNER}query/kernel"].shape
     config = TransformerConfig(
         kind="unet",
         vocab_size=levels + 1,
@@ -95,7 +99,7 @@ def build(case: Case) -> PixelUNet:
         width=width,
         condition_width=width,
         depth=depth,
-        heads=1,
+        heads=heads,
     )
     weights = Weights(case)
     weights.ours["embed.weight"] = weights.theirs.pop("Embed_0/embedding")
@@ -116,8 +120,9 @@ def build(case: Case) -> PixelUNet:
     return network.eval()
 
 
-def test_unet():
-    case = load("md4/net_unet")
+@unets
+def test_unet(name):
+    case = load(name)
     network, scalar = build(case), (TIME_SCALE * case["t"]).float()
     logits = network(case["z"].flatten(1), scalar=scalar)
     case.close(logits.view(case["logits"].shape), "logits")
@@ -125,16 +130,18 @@ def test_unet():
     case.close(precise.view(case["logits"].shape), "logits", atol=1e-6, rtol=1e-6)
 
 
-def test_embedding_of_times():
-    case = load("md4/net_unet")
+@unets
+def test_embedding_of_times(name):
+    case = load(name)
     features = case["time_embedding"].shape[1]
     ours = sinusoid((TIME_SCALE * case["t"]).float(), features, inclusive=True)
     case.close(torch.cat(ours.chunk(2, dim=-1)[::-1], dim=-1), "time_embedding")
 
 
-def test_unet_as_the_network_of_md4():
+@unets
+def test_unet_as_the_network_of_md4(name):
     """Hidden pixels alone are asked for, and the mask has no probability."""
-    case = load("md4/net_unet")
+    case = load(name)
     method, tokens = MD4(build(case)), case["z"].flatten(1)
     hidden = tokens == method.mask_id
     rows, positions = hidden.nonzero(as_tuple=True)

@@ -31,25 +31,34 @@ from partita.samplers.score import (
 )
 from partita.schedules import make_schedule, sampling_grid
 from partita.schedules.formulas import Linear
-from partita.schedules.reference import Truncated
-from tests.golden.cases import Case, load
+from partita.schedules.reference import MDLM_EPS, Truncated
+from tests.golden.cases import Case, load, named
 
-both_graphs = pytest.mark.parametrize("name", ["absorb", "uniform"])
+graphs = pytest.mark.parametrize("name", named("md4/sedd_*", holding="transp_rate"))
+absorbing_graphs = pytest.mark.parametrize(
+    "name", named("md4/sedd_absorb*", holding="transp_rate")
+)
 
 
 def loglinear(eps):
     return Truncated(Linear(), 0.0, eps)
 
 
+def geometric(low, high):
+    return make_schedule("mdlm:geometric", sigma_min=float(low), sigma_max=float(high))
+
+
+def noise_of(text):
+    """The schedule (sigma = -log alpha) that a text such as "eps 1e-3" describes."""
+    ends = re.search(r"sigma_min ([\d.e+-]+), sigma_max ([\d.e+-]+)", text)
+    if ends:
+        return geometric(*ends.groups())
+    return loglinear(float(re.search(r"eps ([\d.e+-]+)", text)[1]))
+
+
 def schedules(case: Case):
-    """The case's noises as schedules: sigma = -log alpha."""
-    text = case.config["noise"]
-    eps = float(re.search(r"eps ([\d.e+-]+)", text["loglinear"]).group(1))
-    low, high = re.search(
-        r"sigma_min ([\d.e+-]+), sigma_max ([\d.e+-]+)", text["geometric"]
-    ).groups()
-    geometric = make_schedule("mdlm:geometric", sigma_min=float(low), sigma_max=float(high))
-    return {"loglinear": loglinear(eps), "geometric": geometric}
+    """The case's noises as schedules."""
+    return {name: noise_of(text) for name, text in case.config["noise"].items()}
 
 
 def graph_of(case: Case):
@@ -90,15 +99,17 @@ def recorded_model(case: Case, schedule, log_score):
 
 def test_noise():
     case = load("md4/sedd_noise")
-    low, high = case.config["geometric"]
     kinds = {
         "loglinear": loglinear(case.config["loglinear_eps"]),
-        "geometric": make_schedule("mdlm:geometric", sigma_min=low, sigma_max=high),
+        "geometric": geometric(*case.config["geometric"]),
     }
     for name, schedule in kinds.items():
         case.close(total_noise(schedule, case["t"]), f"{name}/sigma")
         case.close(noise_rate(schedule, case["t"]), f"{name}/dsigma")
-    assert kinds["loglinear"] == make_schedule(SEDD.default_schedule)
+
+
+def test_the_default_noise_is_the_reference_s():
+    assert make_schedule(SEDD.default_schedule) == loglinear(MDLM_EPS)
 
 
 def test_sampling_times_are_ours_squeezed_to_stop_at_eps():
@@ -111,17 +122,17 @@ def test_sampling_times_are_ours_squeezed_to_stop_at_eps():
 # Losses ------------------------------------------------------------------------------------------
 
 
-@both_graphs
+@graphs
 def test_noise_at_the_case_s_times(name):
-    case = load(f"md4/sedd_{name}")
+    case = load(name)
     for noise, schedule in schedules(case).items():
         case.close(total_noise(schedule, case["t"]), f"{noise}/sigma")
         case.close(noise_rate(schedule, case["t"]), f"{noise}/dsigma")
 
 
-@both_graphs
+@graphs
 def test_score_entropy_by_closed_form_and_by_matrix(name):
-    case, graph = load(f"md4/sedd_{name}"), graph_of(load(f"md4/sedd_{name}"))
+    case, graph = load(name), graph_of(load(name))
     assert float(case["loglinear/score_entropy"].min()) >= 0
     for noise, schedule in schedules(case).items():
         sigma = rows_of(case, total_noise(schedule, case["t"]))
@@ -130,9 +141,9 @@ def test_score_entropy_by_closed_form_and_by_matrix(name):
             case.close(ours, f"{noise}/score_entropy")
 
 
-@both_graphs
+@graphs
 def test_loss_and_gradient(name):
-    case = load(f"md4/sedd_{name}")
+    case = load(name)
     for noise, schedule in schedules(case).items():
         log_score = case["log_score"].clone().requires_grad_()
         model = recorded_model(case, schedule, log_score)
@@ -149,8 +160,9 @@ def test_loss_and_gradient(name):
         case.close(log_score.grad, f"{noise}/grad_log_score")
 
 
-def test_loss_of_a_mean_is_md4_s_weighted_cross_entropy():
-    case = load("md4/sedd_absorb")
+@absorbing_graphs
+def test_loss_of_a_mean_is_md4_s_weighted_cross_entropy(name):
+    case = load(name)
     everywhere, graph = torch.ones_like(case["xt"], dtype=torch.bool), graph_of(case)
     for noise, schedule in schedules(case).items():
         model = recorded_model(case, schedule, case[f"{noise}/score_from_mu"].log())
@@ -166,9 +178,9 @@ def test_loss_of_a_mean_is_md4_s_weighted_cross_entropy():
 # Scores ------------------------------------------------------------------------------------------
 
 
-@both_graphs
+@graphs
 def test_scores_from_means(name):
-    case, graph = load(f"md4/sedd_{name}"), graph_of(load(f"md4/sedd_{name}"))
+    case, graph = load(name), graph_of(load(name))
     for noise, schedule in schedules(case).items():
         sigma, x = rows_of(case, total_noise(schedule, case["t"])), case["xt"]
         # `mu` is the law of the clean token before x is seen; the score needs the one after.
@@ -226,9 +238,9 @@ def test_parameterisation():
 # Steps -------------------------------------------------------------------------------------------
 
 
-@both_graphs
+@graphs
 def test_rates_and_transitions_by_closed_form_and_by_matrix(name):
-    case, graph = load(f"md4/sedd_{name}"), graph_of(load(f"md4/sedd_{name}"))
+    case, graph = load(name), graph_of(load(name))
     x, score = case["xt"], case["log_score"].exp()
     for chain in (graph, Rates(graph.matrix(), graph.tokens)):
         case.close(chain.rate_row(x), "transp_rate")
@@ -241,10 +253,10 @@ def test_rates_and_transitions_by_closed_form_and_by_matrix(name):
             case.close(chain.flow(score, -sigma), key)
 
 
-@both_graphs
+@graphs
 def test_steps(name):
     """The stored steps use the score of `mu`, at each sequence's own time."""
-    case, graph = load(f"md4/sedd_{name}"), graph_of(load(f"md4/sedd_{name}"))
+    case, graph = load(name), graph_of(load(name))
     dt = case.config["dt"]
     for noise, schedule in schedules(case).items():
         model, score = (
@@ -273,12 +285,20 @@ def test_steps(name):
             case.close(ancestral, f"{noise}/analytic_probs")
 
 
-def test_some_euler_steps_are_negative():
-    """The case holds what the clamp is for."""
-    stored = load("md4/sedd_absorb")["geometric/euler_probs"]
-    assert float(stored.min()) < 0
-    ours = as_probabilities(stored.flatten(0, 1))
-    torch.testing.assert_close(ours.sum(-1), torch.ones_like(ours[:, 0]))
+@graphs
+def test_euler_steps_that_are_too_long_are_probabilities_all_the_same(name):
+    """What an Euler step leaves of staying falls below 0 at last, which the clamp is for."""
+    case, graph = load(name), graph_of(load(name))
+    fastest = graph.reverse_rate(case["log_score"].exp(), case["xt"]).abs().amax((-1, -2))
+    for schedule in schedules(case).values():
+        model = recorded_model(case, schedule, case["log_score"])
+        lengths = 2 / (fastest * noise_rate(schedule, case["t"]))
+        rows = zip(case["log_score"].exp(), case["xt"], case["t"], lengths, strict=True)
+        steps = torch.cat([euler_step(model, s, x, t, t - length) for s, x, t, length in rows])
+        assert float(steps.min()) < 0
+        ours = as_probabilities(steps)
+        assert float(ours.min()) >= 0
+        torch.testing.assert_close(ours.sum(-1), torch.ones_like(ours[:, 0]))
 
 
 def test_graphs_by_name():

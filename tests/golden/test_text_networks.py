@@ -7,6 +7,7 @@ import torch
 from partita.hub.published.reference import load_dit, rename_dit
 from partita.methods import AR, MDLM
 from partita.networks import CausalTransformer, Transformer
+from partita.networks.layers import sinusoid
 from partita.processes.corruption import Corruption
 from tests.golden.cases import Case, load
 
@@ -30,6 +31,7 @@ def test_dit_logits_and_hidden_states():
     for name in case.keys("out.block"):
         case.close(hidden[name], name)
     case.close(network.embed(tokens), "out.embed")
+    case.close(sinusoid(sigma, case["out.t_freq"].shape[1]), "out.t_freq")
     case.close(network.conditioning(sigma, None, len(sigma)), "out.c")
     case.close(network(tokens), "out.logits_sigma0")
     case.close(network(case["in.tokens_short"]), "out.logits_short")
@@ -42,7 +44,7 @@ def test_mdlm_log_probabilities_with_and_without_time():
         method = MDLM(
             network,
             mask_id=mask_id,
-            schedule="mdlm:loglinear",
+            schedule=f"mdlm:{case.config['noise']['type']}",
             law="continuous",
             conditioning=conditioning,
         )
@@ -57,7 +59,8 @@ def test_mdlm_log_probabilities_with_and_without_time():
 def test_mdlm_loss_and_gradient_norms():
     case = load("text/mdlm_dit")
     network, mask_id = build(case, Transformer), case.facts["info"]["mask_index"]
-    method = MDLM(network, mask_id=mask_id, schedule="mdlm:loglinear", law="continuous")
+    schedule = f"mdlm:{case.config['noise']['type']}"
+    method = MDLM(network, mask_id=mask_id, schedule=schedule, law="continuous")
     masked = case["in.xt"] == mask_id
     weights = method.schedule.weight(case["in.t"])[:, None].expand(masked.shape)
     loss = method.loss_under(

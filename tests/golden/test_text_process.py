@@ -7,7 +7,9 @@ fault, ours is compared with the corrected value and the test says what is corre
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import pytest
 import torch
 
 from partita.categorical import kept_by_top_p
@@ -18,7 +20,7 @@ from partita.processes.masked import marginal, posterior, reverse, states, weigh
 from partita.schedules import discretise, make_schedule
 from partita.schedules.formulas import Linear
 from partita.schedules.reference import MDLM_EPS
-from tests.golden.cases import load
+from tests.golden.cases import load, parts, rule_of
 
 
 def agree(case, ours, theirs, what):
@@ -45,7 +47,7 @@ def carried_over(mean, z_t, mask_id):
 
 def test_subs_with_the_mask_last_or_inside():
     case = load("text/mdlm_subs")
-    placements = [key.split(".")[1] for key in case.keys("in.") if key.endswith(".xt")]
+    placements = case.stems(".xt", "in.")
     assert placements
     for name in placements:
         mask_id, z_t = case.config[f"mask_index_{name}"], case[f"in.{name}.xt"]
@@ -62,16 +64,12 @@ def test_subs_with_the_mask_last_or_inside():
 def test_d3pm_log_probabilities():
     """D3PM's parameterisation keeps the mask's column and copies nothing; SUBS masking drops it."""
     case = load("text/mdlm_subs")
-    plain, without_mask = ".d3pm_logp", ".d3pm_submask_logp"
-    keys = [key for key in case.keys("out.") if key.endswith((plain, without_mask))]
-    assert keys
-    for key in keys:
-        name = key.split(".")[1]
+    for name in case.stems(".d3pm_logp", "out."):
+        case.close(case[f"in.{name}.logits"].log_softmax(-1), f"out.{name}.d3pm_logp")
+    for name in case.stems(".d3pm_submask_logp", "out."):
         mask_id, logits = case.config[f"mask_index_{name}"], case[f"in.{name}.logits"]
-        if key.endswith(plain):
-            case.close(logits.log_softmax(-1), key)
-            continue
         ours, real = subs(logits, mask_id), torch.arange(logits.shape[-1]) != mask_id
+        key = f"out.{name}.d3pm_submask_logp"
         agree(case, ours[..., real], case[key][..., real], key)
         agree(case, ours.exp(), case[key].exp(), key)
 
@@ -113,38 +111,50 @@ def test_top_p_keeps_the_same_tokens():
 # Schedules ---------------------------------------------------------------------------------------
 
 
-def test_schedules():
-    case = load("text/mdlm_noise_schedules")
-    t = case["in.t"]
-    for name, options in case.config["schedules"].items():
-        schedule = make_schedule(f"mdlm:{name}", **options)
-        alpha, derivative = schedule.alpha(t), schedule.derivative(t)
-        case.close(alpha, f"out.{name}.alpha")
-        case.close(-torch.log(alpha), f"out.{name}.sigma")
-        case.close(derivative, f"out.{name}.dalpha")
-        case.close(-derivative / alpha, f"out.{name}.dsigma")
-        case.close(schedule.weight(t), f"out.{name}.weight")
+SCHEDULES = ("loglinear", "cosine", "cosinesqr", "linear", "geometric")
+schedules = pytest.mark.parametrize(
+    ("file", "name"), parts("text/mdlm_noise_schedules", lambda case: case.config["schedules"])
+)
 
 
-def test_importance_sampled_times():
+def schedule_of(case, name):
+    """Our schedule for one of the case's. Those without options stop at alpha = eps."""
+    options, rule = case.config["schedules"][name], rule_of(name, SCHEDULES)
+    schedule = make_schedule(f"mdlm:{rule}", **options)
+    return schedule if options else replace(schedule, cut_end=case.config.get("eps", MDLM_EPS))
+
+
+@schedules
+def test_schedules(file, name):
+    case = load(file)
+    t, schedule = case["in.t"], schedule_of(case, name)
+    alpha, derivative = schedule.alpha(t), schedule.derivative(t)
+    case.close(alpha, f"out.{name}.alpha")
+    case.close(-torch.log(alpha), f"out.{name}.sigma")
+    case.close(derivative, f"out.{name}.dalpha")
+    case.close(-derivative / alpha, f"out.{name}.dsigma")
+    case.close(schedule.weight(t), f"out.{name}.weight")
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    parts("text/mdlm_noise_schedules", lambda case: case.stems(".importance_t", "out.")),
+)
+def test_importance_sampled_times(file, name):
     """Times at which log(1 - alpha) is uniform: there the weight of the loss is constant."""
-    case = load("text/mdlm_noise_schedules")
-    t, info = case["in.t"], case.facts["info"]
-    keys = [key for key in case.keys("out.") if key.endswith(".importance_t")]
-    assert keys
-    for key in keys:
-        name = key.split(".")[1]
-        options = case.config["schedules"][name]
-        # A schedule without options holds its ends in float32, which moves log(1 - alpha) at its
-        # first end in the fifth digit: these ends are taken as the reference holds them.
-        sigma = (
-            torch.tensor([options["sigma_min"], options["sigma_max"]], dtype=torch.float64)
-            if options
-            else torch.tensor([info[f"{name}_sigma_min"], info[f"{name}_sigma_max"]])
-        )
-        first, last = torch.log1p(-torch.exp(-sigma)).double()
-        hidden = torch.exp(first + t * (last - first))
-        case.close(make_schedule(f"mdlm:{name}", **options).inverse_one_minus(hidden), key)
+    case = load(file)
+    info, options = case.facts["info"], case.config["schedules"][name]
+    # A schedule without options holds its ends in float32, which moves log(1 - alpha) at its
+    # first end in the fifth digit: these ends are taken as the reference holds them.
+    sigma = (
+        torch.tensor([options["sigma_min"], options["sigma_max"]], dtype=torch.float64)
+        if options
+        else torch.tensor([info[f"{name}_sigma_min"], info[f"{name}_sigma_max"]])
+    )
+    first, last = torch.log1p(-torch.exp(-sigma)).double()
+    hidden = torch.exp(first + case["in.t"] * (last - first))
+    ours = schedule_of(case, name).inverse_one_minus(hidden)
+    case.close(ours, f"out.{name}.importance_t")
 
 
 # Losses ------------------------------------------------------------------------------------------
@@ -186,8 +196,8 @@ def d3pm_loss(case, t, steps):
 def test_continuous_loss_under_every_schedule():
     case = load("text/mdlm_loss")
     assert set(case.keys("out.cont.")) == {f"out.cont.{name}" for name in case.config["schedules"]}
-    for name, options in case.config["schedules"].items():
-        schedule = make_schedule(f"mdlm:{name}", **options)
+    for name in case.config["schedules"]:
+        schedule = schedule_of(case, name)
         case.close(loss_with(case, schedule.weight(case["in.t"])).per_token, f"out.cont.{name}")
 
 

@@ -6,6 +6,7 @@ replayed here with our network's predictions and our reverse probabilities.
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -16,16 +17,22 @@ from partita.processes.masked import reverse
 from partita.schedules import make_schedule
 from partita.schedules.formulas import Linear
 from partita.training.ema import MovingAverage
-from tests.golden.cases import load
+from tests.golden.cases import load, parts, rule_of
 from tests.golden.test_text_networks import build
 from tests.golden.test_text_process import gumbel_argmax
 
 LAST_TIME = 1e-5  # where the reference's grid of times ends
 
 
-def sampler_case():
+SAMPLERS = ("ddpm", "ddpm_cache")
+samplers = pytest.mark.parametrize(
+    ("file", "name"), parts("text/mdlm_sampler", lambda case: case.stems(".trace", "out."))
+)
+
+
+def sampler_case(file):
     """The case and its model. The mask is the last id."""
-    case = load("text/mdlm_sampler")
+    case = load(file)
     method = MDLM(
         build(case, Transformer),
         mask_id=case.config["vocab_size"] - 1,
@@ -48,34 +55,37 @@ def predicted_mean(method, z_t, t):
     return mean
 
 
-def test_trajectories():
-    case, method = sampler_case()
+@samplers
+def test_trajectories(file, name):
+    case, method = sampler_case(file)
     # Their sampler with a cache takes the schedule that ends at alpha = 0.
-    for name, schedule in {"ddpm": method.schedule, "ddpm_cache": Linear()}.items():
-        draws = [case[key] for key in case.keys(f"in.rand.{name}.")]
-        trace, tokens = case[f"out.{name}.trace"], case[f"out.{name}.tokens"]
-        assert len(draws) == len(trace) == case.config["sampling"]["steps"]
-        times = torch.linspace(1, LAST_TIME, len(draws) + 1)[:, None].expand(-1, len(tokens))
-        z_t = torch.full_like(tokens, method.mask_id)
-        for step, (u, expected) in enumerate(zip(draws, trace, strict=True)):
-            t, s = times[step], times[step + 1]
-            p = reverse(predicted_mean(method, z_t, t), z_t, s, t, schedule, method.mask_id)
-            ours = gumbel_argmax(p, u)
-            torch.testing.assert_close(ours, expected, msg=lambda m, i=step: f"step {i}: {m}")
-            z_t = ours
-        # What is still hidden in the end gets its most probable token.
-        best = predicted_mean(method, z_t, times[-1]).argmax(-1)
-        torch.testing.assert_close(torch.where(z_t == method.mask_id, best, z_t), tokens)
+    schedule = method.schedule if rule_of(name, SAMPLERS) == "ddpm" else Linear()
+    draws = [case[key] for key in case.keys(f"in.rand.{name}.")]
+    trace, tokens = case[f"out.{name}.trace"], case[f"out.{name}.tokens"]
+    assert len(draws) == len(trace) == case.config["sampling"]["steps"]
+    times = torch.linspace(1, LAST_TIME, len(draws) + 1)[:, None].expand(-1, len(tokens))
+    z_t = torch.full_like(tokens, method.mask_id)
+    for step, (u, expected) in enumerate(zip(draws, trace, strict=True)):
+        t, s = times[step], times[step + 1]
+        p = reverse(predicted_mean(method, z_t, t), z_t, s, t, schedule, method.mask_id)
+        ours = gumbel_argmax(p, u)
+        torch.testing.assert_close(ours, expected, msg=lambda m, i=step: f"step {i}: {m}")
+        z_t = ours
+    # What is still hidden in the end gets its most probable token.
+    best = predicted_mean(method, z_t, times[-1]).argmax(-1)
+    torch.testing.assert_close(torch.where(z_t == method.mask_id, best, z_t), tokens)
+    if f"out.{name}.nfe" in case.tensors:
+        assert calls_with_a_cache(trace, method) == int(case[f"out.{name}.nfe"])
 
 
-def test_network_calls_with_a_cache():
-    """A prediction serves until a token changes, in any row of the batch; one call ends the run."""
-    case, method = sampler_case()
-    assert not method.timed
-    trace = case["out.ddpm_cache.trace"]
+def calls_with_a_cache(trace, method):
+    """A prediction serves until a token changes, in any row of the batch; one call ends the run.
+
+    A network that is told the time is called at every step.
+    """
     states = torch.cat([torch.full_like(trace[:1], method.mask_id), trace[:-1]])
     changed = (states[1:] != states[:-1]).flatten(1).any(-1)
-    assert 1 + int(changed.sum()) + 1 == int(case["out.ddpm_cache.nfe"])
+    return 1 + (len(changed) if method.timed else int(changed.sum())) + 1
 
 
 def test_categorical_draws():
