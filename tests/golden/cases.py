@@ -100,15 +100,14 @@ def named(pattern: str, holding: str = "") -> list[str]:
 
     With `holding`, those alone that have a tensor whose name starts with it.
     """
-    found = {}
+    names = set()
     for folder in (OWN, FOLDER):
         for file in folder.glob(f"{pattern}.safetensors"):
             with safe_open(file, "pt") as stored:
-                holds = any(key.startswith(holding) for key in stored.keys())  # noqa: SIM118
-            found[file.relative_to(folder).as_posix().removesuffix(".safetensors")] = holds
-    names = sorted(name for name, holds in found.items() if holds)
+                if any(key.startswith(holding) for key in stored.keys()):  # noqa: SIM118
+                    names.add(file.relative_to(folder).as_posix().removesuffix(".safetensors"))
     assert names, f"no case is called {pattern}"
-    return names
+    return sorted(names)
 
 
 def rule_of(name: str, known: Iterable[str]) -> str:

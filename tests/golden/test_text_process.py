@@ -134,15 +134,12 @@ def test_schedules(file, name):
     case.close(derivative, f"out.{name}.dalpha")
     case.close(-derivative / alpha, f"out.{name}.dsigma")
     case.close(schedule.weight(t), f"out.{name}.weight")
+    if f"out.{name}.importance_t" in case.tensors:
+        case.close(importance_sampled(case, name, t), f"out.{name}.importance_t")
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    parts("text/mdlm_noise_schedules", lambda case: case.stems(".importance_t", "out.")),
-)
-def test_importance_sampled_times(file, name):
+def importance_sampled(case, name, t):
     """Times at which log(1 - alpha) is uniform: there the weight of the loss is constant."""
-    case = load(file)
     info, options = case.facts["info"], case.config["schedules"][name]
     # A schedule without options holds its ends in float32, which moves log(1 - alpha) at its
     # first end in the fifth digit: these ends are taken as the reference holds them.
@@ -152,9 +149,7 @@ def test_importance_sampled_times(file, name):
         else torch.tensor([info[f"{name}_sigma_min"], info[f"{name}_sigma_max"]])
     )
     first, last = torch.log1p(-torch.exp(-sigma)).double()
-    hidden = torch.exp(first + case["in.t"] * (last - first))
-    ours = schedule_of(case, name).inverse_one_minus(hidden)
-    case.close(ours, f"out.{name}.importance_t")
+    return schedule_of(case, name).inverse_one_minus(torch.exp(first + t * (last - first)))
 
 
 # Losses ------------------------------------------------------------------------------------------
