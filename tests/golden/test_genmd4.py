@@ -23,10 +23,10 @@ from partita.networks import TransformerConfig
 from partita.networks.base import Network
 from partita.processes.draws import low_discrepancy
 from partita.schedules import sampling_grid
-from tests.golden.cases import Case, load
+from tests.golden.cases import Case, load, named
 
-both_precisions = pytest.mark.parametrize("precision", ["", "_f32"])
-loss_cases = pytest.mark.parametrize("layout", ["text", "text_f32", "image", "image_f32"])
+schedules = pytest.mark.parametrize("file", named("md4/genmd4_schedule*"))
+loss_cases = pytest.mark.parametrize("file", named("md4/genmd4_loss_*"))
 
 
 def config(length, size):
@@ -53,10 +53,10 @@ class Sizes(Network):
         raise NotImplementedError
 
 
-@both_precisions
-def test_schedules(precision):
+@schedules
+def test_schedules(file):
     """The derivative and the weight -w/t follow from w, which is the exponent that we report."""
-    case = load(f"md4/genmd4_schedule{precision}")
+    case = load(file)
     eps, t = case.config["eps"], case["t"]
     model = model_of(Sizes(case.config["vocab_size"]), case["w_raw"], eps=eps)
     w, alpha = model.exponents.detach(), model.alpha(t).detach()
@@ -73,9 +73,9 @@ def test_schedules(precision):
     case.close(ours, "logsnr")
 
 
-@both_precisions
-def test_initial_exponents(precision):
-    case = load(f"md4/genmd4_schedule{precision}")
+@schedules
+def test_initial_exponents(file):
+    case = load(file)
     for power, raw in zip(case["init/power_init"], case["init/w_raw"], strict=True):
         model = GenMD4(Sizes(case.config["vocab_size"]), exponent=float(power))
         limits = {name: max(case.facts["tolerance"][name], 1e-6) for name in ("rtol", "atol")}
@@ -103,8 +103,8 @@ class Recorded(Network):
 class Replay:
     """Our loss for recorded noise, and the recorded sizes."""
 
-    def __init__(self, layout):
-        self.case = case = load(f"md4/genmd4_loss_{layout}")
+    def __init__(self, file):
+        self.case = case = load(file)
         self.eps, self.t1 = case.config["eps"], case.config["t1"]
         self.size, self.tokens = case.config["vocab_size"], math.prod(case.config["data_shape"])
         self.network = Recorded(self.flat("logits_1"), self.flat("logits_2"))
@@ -155,10 +155,19 @@ class Replay:
         return q1 - q2
 
 
+def test_low_discrepancy_times():
+    """MD4's, squeezed to start at t1."""
+    case = load("md4/md4_antithetic_times")
+    t1 = case.config["t1_genmd4"]
+    for batch in (setting["batch"] for setting in case.config["cases"]):
+        times = low_discrepancy(case[f"bs{batch}/t0"], torch.arange(batch), batch)
+        case.close(t1 + (1 - t1) * times, f"bs{batch}/t_genmd4")
+
+
 @loss_cases
-def test_times_and_keep_probability(layout):
+def test_times_and_keep_probability(file):
     """Ours are mirrored in training (1 - u for u), which is the same law."""
-    replay = Replay(layout)
+    replay = Replay(file)
     case, t1 = replay.case, replay.t1
     times = low_discrepancy(case["t0"], torch.arange(len(replay.x)), len(replay.x))
     case.close(t1 + (1 - t1) * times, "t")
@@ -167,8 +176,8 @@ def test_times_and_keep_probability(layout):
 
 
 @loss_cases
-def test_losses(layout):
-    replay = Replay(layout)
+def test_losses(file):
+    replay = Replay(file)
     case = replay.case
     case.close(replay.model.exponents.detach(), "power")
     for index in (0, 1):
@@ -188,9 +197,9 @@ def test_losses(layout):
 
 
 @loss_cases
-def test_the_objective_s_value_is_the_bound_with_all_terms(layout):
+def test_the_objective_s_value_is_the_bound_with_all_terms(file):
     """Theirs with the integral over [t1, 1] scaled rightly, and with a prior term."""
-    replay = Replay(layout)
+    replay = Replay(file)
     case = replay.case
     corrected = (1 - replay.t1) * case["loss_diff_bpt"] + case["loss_recon_bpt"]
     corrected = corrected * math.log(2) + replay.prior
@@ -201,9 +210,9 @@ def test_the_objective_s_value_is_the_bound_with_all_terms(layout):
 
 
 @loss_cases
-def test_gradients(layout):
+def test_gradients(file):
     """The parts of the exponents' gradient, and the network's, from the objective at once."""
-    replay = Replay(layout)
+    replay = Replay(file)
     case, raw, t1 = replay.case, replay.model.raw, replay.t1
 
     def gradient(value):
@@ -225,8 +234,8 @@ def test_gradients(layout):
 
 
 @loss_cases
-def test_extreme_exponents(layout):
-    replay = Replay(layout)
+def test_extreme_exponents(file):
+    replay = Replay(file)
     w = replay.model.exponents.detach()
     for ours, key in ((w.max(), "power_max"), (w.min(), "power_min"), (w.mean(), "power_avg")):
         replay.case.close(ours[None], key)
