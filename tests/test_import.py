@@ -93,7 +93,7 @@ def pgm_error(model, case, queries):
 
 @pytest.mark.parametrize("way", range(4))
 def test_mdlm(way):
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     words, content = list(both_ways(state_of(case)))[way]
     model = imported(content, *words)
     assert mdlm_error(model, case) < 2e-5
@@ -104,7 +104,7 @@ def test_mdlm(way):
 @pytest.mark.parametrize("name", [LINEAR, MLP])
 @pytest.mark.parametrize("queries", QUERIES)
 def test_pgm(name, queries):
-    case = cases.load(name)
+    case = cases.own(name)
     state = state_of(case)
     words, content = next(both_ways(state))
     model = imported(content, *words, "--queries", queries)
@@ -115,14 +115,14 @@ def test_pgm(name, queries):
 
 @pytest.mark.parametrize("way", range(4))
 def test_pgm_with_each_set_of_weights(way):
-    case = cases.load(LINEAR)
+    case = cases.own(LINEAR)
     words, content = list(both_ways(state_of(case)))[way]
     assert pgm_error(imported(content, *words), case, "positions") < 2e-5
 
 
 def test_pgm_answers_from_revealed_tokens_alone():
     """The reference's inference mode: packed clean tokens, some positions asked for."""
-    case = cases.load(LINEAR)
+    case = cases.own(LINEAR)
     model = imported(lightning(state_of(case)))
     asked = case["in.inf.noisy_positions"]
     real = torch.arange(asked.shape[1]) < case["in.n_noisy"][:, None]
@@ -136,7 +136,7 @@ def test_pgm_answers_from_revealed_tokens_alone():
 
 
 def test_mdlm_that_is_told_the_time():
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     model = imported(lightning(state_of(case)), "--conditioning", "sigma")
     hidden = case["in.xt"] == case.facts["info"]["mask_index"]
     rows, positions = hidden.nonzero(as_tuple=True)
@@ -149,7 +149,7 @@ def test_mdlm_that_is_told_the_time():
 
 
 def test_the_autoregressive_baseline():
-    case = cases.load("text/pgm_ar_dit")
+    case = cases.own("text/pgm_ar_dit")
     model = imported(lightning(state_of(case)))
     with torch.no_grad():
         ours = model.method.network(case["in.tokens"])
@@ -168,14 +168,14 @@ def test_the_autoregressive_baseline():
 def test_averages_have_the_order_of_the_state_dict_without_its_buffer():
     longer = "param_names_in_parameters_order"
     for name, key in ((MDLM, "param_names"), (LINEAR, longer), (MLP, longer)):
-        case = cases.load(name)
+        case = cases.own(name)
         assert parameters(state_of(case)) == case.facts["info"][key]
 
 
 @pytest.mark.parametrize("time", [0.0, 0.7])
 def test_folding_is_exact_at_any_time(time):
     """In float64, where nothing is lost: the same function, not nearly the same."""
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     network = load_dit(case.state_dict(), 2, 16).double()
     config = type(network.config)(**vars(network.config) | {"norm": "affine", "time": False})
     folded = Transformer(config).double()
@@ -189,7 +189,7 @@ def test_folding_is_exact_at_any_time(time):
 @pytest.mark.parametrize("name", [LINEAR, MLP])
 @pytest.mark.parametrize("queries", QUERIES)
 def test_partition_networks_with_the_references_weights(name, queries):
-    case = cases.load(name)
+    case = cases.own(name)
     network = load_partition(case.state_dict(), 2, 16, queries)
     groups = case["in.group_idxs"].bool()
     with torch.no_grad():
@@ -203,13 +203,13 @@ def test_partition_networks_with_the_references_weights(name, queries):
     "prefix", ["", "backbone.", "module.", "_orig_mod.", "backbone._orig_mod.", "module.backbone."]
 )
 def test_prefixes_of_wrappers_are_dropped(prefix):
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     assert mdlm_error(imported(lightning(state_of(case), prefix=prefix)), case) < 2e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_weights_of_other_types_become_float32(dtype):
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     rounded = {name: tensor.to(dtype) for name, tensor in state_of(case).items()}
     once = imported(lightning({name: tensor.float() for name, tensor in rounded.items()}))
     torch.save(lightning(rounded), "rounded.ckpt")
@@ -221,7 +221,7 @@ def test_weights_of_other_types_become_float32(dtype):
 
 
 def test_safetensors_are_read_too():
-    case = cases.load(LINEAR)
+    case = cases.own(LINEAR)
     state = {f"backbone.{name}": tensor for name, tensor in state_of(case).items()}
     safetensors.torch.save_file(state, "model.safetensors")
     assert run("model.safetensors", "plain") == 0
@@ -229,14 +229,14 @@ def test_safetensors_are_read_too():
 
 
 def test_a_state_dict_by_itself():
-    case = cases.load(LINEAR)
+    case = cases.own(LINEAR)
     torch.save(state_of(case), "model.pt")
     assert run("model.pt", "plain") == 0
     assert pgm_error(load("plain", device="cpu"), case, "positions") < 2e-5
 
 
 def test_tensors_that_are_views_of_others():
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     state = state_of(case)
     for name, tensor in state.items():
         if tensor.ndim == 2:  # transposed in memory, and inside of something larger
@@ -249,7 +249,7 @@ def test_tensors_that_are_views_of_others():
 
 
 def test_keys_can_be_left_out_on_purpose():
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     state = state_of(case)
     content = lightning(other(state), [state[name] for name in parameters(state)])
     for name, tensor in other(state).items():
@@ -259,7 +259,7 @@ def test_keys_can_be_left_out_on_purpose():
 
 
 def test_heads_where_the_file_does_not_tell(capsys):
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     state = {name: tensor for name, tensor in state_of(case).items() if "rotary" not in name}
     torch.save(lightning(state), "model.ckpt")
     assert run("model.ckpt", "model") == 2
@@ -331,7 +331,7 @@ def surroundings(monkeypatch):
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_nothing_around_the_weights_is_rebuilt(surroundings, protocol, capsys):
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     content = lightning(state_of(case), hyper_parameters=surroundings, callbacks=[Recorder()])
     torch.save(content, "model.ckpt", pickle_protocol=protocol)
     del sys.modules["configuration_library"]
@@ -344,7 +344,7 @@ def test_nothing_around_the_weights_is_rebuilt(surroundings, protocol, capsys):
 
 def test_what_is_not_needed_is_not_read(monkeypatch):
     """An optimiser's state may be twice the weights."""
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     state = state_of(case)
     average = [state[name] for name in parameters(state)]
     torch.save(lightning(other(state), average), "model.ckpt")
@@ -365,7 +365,7 @@ def test_what_is_not_needed_is_not_read(monkeypatch):
 
 
 def test_what_is_printed_and_kept(capsys):
-    case = cases.load(LINEAR)
+    case = cases.own(LINEAR)
     words, content = next(both_ways(state_of(case)))
     model = imported(content, *words)
     out = capsys.readouterr().out
@@ -385,7 +385,7 @@ def test_what_is_printed_and_kept(capsys):
 
 
 def test_a_saved_model_is_the_same_model():
-    case = cases.load(LINEAR)
+    case = cases.own(LINEAR)
     model = imported(lightning(state_of(case)), "--queries", "mean")
     model.save("again")
     again = load("again", device="cpu")
@@ -398,7 +398,7 @@ def test_a_saved_model_is_the_same_model():
 
 
 def test_files_on_the_hub(monkeypatch, capsys):
-    case = cases.load(MDLM)
+    case = cases.own(MDLM)
     torch.save(lightning(state_of(case)), "fetched.ckpt")
     asked = []
 

@@ -23,7 +23,7 @@ USUAL = "--tokenizer tokenizer.json --length 16"
 def files(tmp_path_factory):
     """Checkpoints of an MDLM (with an average and without) and of a PGM."""
     folder = tmp_path_factory.mktemp("files")
-    mdlm, pgm = (state_of(cases.load(f"text/{name}")) for name in ("mdlm_dit", "pgm_samplers"))
+    mdlm, pgm = (state_of(cases.own(f"text/{name}")) for name in ("mdlm_dit", "pgm_samplers"))
     average = [other(mdlm)[name] for name in parameters(mdlm)]
     torch.save(lightning(mdlm, average), folder / "mdlm.ckpt")
     torch.save(lightning(mdlm), folder / "raw.ckpt")
@@ -205,7 +205,7 @@ STATES = {
 @pytest.mark.parametrize("name", STATES)
 def test_other_weights(name, here, capsys):
     change, message = STATES[name]
-    state = state_of(cases.load("text/mdlm_dit"))
+    state = state_of(cases.own("text/mdlm_dit"))
     change(state)
     torch.save(lightning(state), "changed.ckpt")
     refused(capsys, here, f"changed.ckpt new {USUAL}", f"file: changed.ckpt: {message}")
@@ -231,7 +231,7 @@ AVERAGES = {
 @pytest.mark.parametrize("name", AVERAGES)
 def test_other_averages(name, here, capsys):
     change, message = AVERAGES[name]
-    state = state_of(cases.load("text/mdlm_dit"))
+    state = state_of(cases.own("text/mdlm_dit"))
     average = [state[name] for name in parameters(state)]
     change(average)
     torch.save(lightning(state, average), "changed.ckpt")
@@ -243,7 +243,7 @@ def test_other_averages(name, here, capsys):
 
 @pytest.mark.parametrize("average", [[], {"shadow_params": {}}, {"decay": 0.9}])
 def test_averages_that_are_none(average, here, capsys):
-    state = state_of(cases.load("text/mdlm_dit"))
+    state = state_of(cases.own("text/mdlm_dit"))
     torch.save(lightning(state, ema=None) | {"ema": average}, "changed.ckpt")
     message = "file: the ema of changed.ckpt holds no list shadow_params; give --weights raw"
     refused(capsys, here, f"changed.ckpt new {USUAL}", message)

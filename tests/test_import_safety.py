@@ -73,7 +73,7 @@ def refused(capsys, message, *words):
 
 @pytest.fixture(scope="module")
 def state():
-    return state_of(cases.load(SMALL))
+    return state_of(cases.own(SMALL))
 
 
 # Pickles that want to run something --------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_files_of_other_kinds(state, capsys):
 @pytest.fixture
 def damaged(place, monkeypatch):
     """A small checkpoint, what is in it, and how it is read while everything is watched."""
-    case = cases.load("text/pgm_samplers")
+    case = cases.own("text/pgm_samplers")
     state = state_of(case)
     average = [state[name] for name in parameters(state)]
     torch.save(lightning(state, average, hyper_parameters={"a": Path("b")}), "whole.ckpt")

@@ -87,12 +87,19 @@ class Case:
         )
 
 
-def load(path: str) -> Case:
+def load(path: str, folder: Path | None = None) -> Case:
     """The case at `family/name`, for example "text/mdlm_loss"."""
-    file = FOLDER / path
+    file = (folder or FOLDER) / path
     facts = json.loads(file.with_name(file.name + ".json").read_text())
     tensors = load_file(file.with_name(file.name + ".safetensors"))
     return Case(path, facts, Tensors(path, tensors))
+
+
+def own(path: str) -> Case:
+    """A case of this package, whatever PARTITA_GOLDEN says: for tests that want weights or tables
+    of a size that they know.
+    """
+    return load(path, OWN)
 
 
 def named(pattern: str, holding: str = "") -> list[str]:

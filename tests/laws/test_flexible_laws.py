@@ -28,7 +28,7 @@ from partita.samplers.canvas import Canvas
 from partita.samplers.drafts import Draft, fitting
 from partita.samplers.insertion_rules import RULES, binomial, poisson
 from partita.schedules import make_schedule
-from tests.golden.cases import load
+from tests.golden.cases import own
 from tests.laws.growing import (
     END,
     MASK,
@@ -53,7 +53,7 @@ from tests.laws.growing import (
 )
 from tests.laws.tables import LEVEL
 
-ORACLE = load("flex/flex_oracle")
+ORACLE = own("flex/flex_oracle")
 COMBOS = {"lin+lin": ("linear", "linear"), "sin+lin": ("half-cosine", "linear")}
 PAIRS = [("linear", "linear"), ("half-cosine", "cosine"), ("polynomial", "cosine-squared")]
 SAMPLES = 20_000

@@ -34,7 +34,7 @@ from partita.processes.masked import marginal, posterior, prior_nats, reconstruc
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.schedules import Schedule, make_schedule, sampling_grid
-from tests.golden.cases import load
+from tests.golden.cases import own
 from tests.laws.tables import (
     LEVEL,
     MASK,
@@ -401,7 +401,7 @@ class Toy:
     """A stored table that is not told the time, as a partition network's."""
 
     def __init__(self, name):
-        self.case = load(f"md4/{name}")
+        self.case = own(f"md4/{name}")
         base = self.case["logits_table_A"]
         self.states, self.length, self.size = base.shape
         # There position 0 is the most significant digit of a state's number, here the least.
