@@ -117,6 +117,12 @@ def named(pattern: str, holding: str = "") -> list[str]:
     return sorted(names)
 
 
+def stated(text: str) -> dict[str, float]:
+    """The limits that a text such as "rtol 1e-5 atol 1e-6 (float32)" states."""
+    found = dict(re.findall(r"([ar]tol) ([\d.e-]+)", text))
+    return {"rtol": 0.0, "atol": 0.0} | {name: float(value) for name, value in found.items()}
+
+
 def rule_of(name: str, known: Iterable[str]) -> str:
     """The rule of a reference implementation that a part is named after: "geometric_5" after
     "geometric". Which rules there are is what a test knows; a name after none of them is an error.

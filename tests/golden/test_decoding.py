@@ -5,7 +5,6 @@ Both networks have a logit for the mask, far below the others, so that it is nev
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import pytest
@@ -21,7 +20,7 @@ from partita.samplers.canvas import Canvas
 from partita.samplers.confidence import CONFIDENCES, above_threshold, most_confident
 from partita.samplers.counts import even_counts
 from partita.samplers.guidance import guide
-from tests.golden.cases import Case, load, parts
+from tests.golden.cases import Case, load, parts, stated
 
 
 def most_probable(logits):
@@ -104,8 +103,7 @@ def test_llada_counts_of_a_run(file, name):
 def test_llada_steps(file, name):
     """Candidates, confidences and the committed tokens of every step."""
     run = Run(load(file), name)
-    tolerance = run.case.facts["tolerance"]["confidence"]
-    rtol = float(re.search(r"rtol ([\d.e-]+)", tolerance).group(1))
+    limits = stated(run.case.facts["tolerance"]["confidence"])
     hidden = torch.full((len(run["prompt"]), run.settings["gen_length"]), run.mask_id)
     state = torch.cat([run["prompt"], hidden], 1)
     for step in range(run.settings["steps"]):
@@ -118,7 +116,7 @@ def test_llada_steps(file, name):
             confidence = probability(run.logits(step), tokens)
         theirs = run["confidence"][step]
         assert torch.equal(eligible, theirs > -torch.inf)
-        torch.testing.assert_close(confidence[eligible], theirs[eligible], rtol=rtol, atol=0)
+        torch.testing.assert_close(confidence[eligible], theirs[eligible], **limits)
         commit = most_confident(confidence, eligible, run["k"][step].long())
         state = torch.where(commit, tokens, state)
         assert torch.equal(state, run["x_after"][step]), step

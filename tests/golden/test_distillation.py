@@ -232,9 +232,7 @@ def numbers_of_steps(case: Case):
     return [int(steps) for steps in case.stems(".t", "in.k")]
 
 
-trajectories = pytest.mark.parametrize(
-    ("name", "k"), parts("text/*sdtt_targets", numbers_of_steps)
-)
+trajectories = pytest.mark.parametrize(("name", "k"), parts("text/*sdtt_targets", numbers_of_steps))
 
 
 def recorded(case: Case, k):

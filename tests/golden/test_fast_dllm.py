@@ -7,15 +7,13 @@ compared. The network's own logit for the mask takes part in every softmax, as t
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 
 import partita
 from partita.methods.contracts import Denoiser
 from partita.networks import Transformer, TransformerConfig
-from tests.golden.cases import Case, load, parts
+from tests.golden.cases import Case, load, parts, stated
 
 LAYERS = {
     "attn_norm": "norm_attention",
@@ -92,8 +90,7 @@ runs = pytest.mark.parametrize(
 def test_logits_of_calls_that_see_everything(file, prefix):
     case = load(file)
     network, whole = build(case), case[f"{prefix}final"].shape
-    limits = dict(re.findall(r"([ar]tol) ([\d.e-]+)", case.facts["tolerance"]["logits"]))
-    limits = {name: float(value) for name, value in limits.items()}
+    limits = stated(case.facts["tolerance"]["logits"])
     seen = zip(calls(case, prefix, "input"), calls(case, prefix, "logits"), strict=True)
     compared = [(tokens, theirs) for tokens, theirs in seen if tokens.shape == whole]
     assert compared

@@ -39,8 +39,8 @@ from partita.samplers.canvas import Canvas, Prompt
 from partita.samplers.confidence import most_confident
 from partita.samplers.drafts import Draft, fitting
 from partita.schedules import make_schedule
-from tests.golden.cases import Case, load, parts, rule_of
-from tests.golden.test_flexible import agree, packed, process_of, schedule_of, stated
+from tests.golden.cases import Case, load, parts, rule_of, stated
+from tests.golden.test_flexible import agree, packed, process_of, schedule_of
 
 CONFIDENCE = {  # theirs: ours
     "position": "position",
@@ -166,7 +166,7 @@ def start(case: Case, prefix, apart=False):
         yield torch.tensor([row]), Canvas.from_prompt(prompt, mask_of(case))
 
 
-class Parted(Exception):
+class PartedError(Exception):
     """A fault of the reference has led elsewhere."""
 
 
@@ -217,7 +217,7 @@ def replay(
             ours = F.pad(ours, (0, states.shape[2] - ours.shape[1]), value=pad_of(case))
             same = torch.equal(ours, states[step.index, rows])
             if not same and bool(faulty[step.index, rows].all()):
-                raise Parted
+                raise PartedError
             assert same, f"{prefix} step {step.index}"
             seen.append(step.index)
 
@@ -230,7 +230,7 @@ def replay(
         )
         if watch is not None:
             watch.clear()
-        with contextlib.suppress(Parted):
+        with contextlib.suppress(PartedError):
             final = module.insertion(session, canvas, steps=len(states), **options)
             final = F.pad(final, (0, states.shape[2] - final.shape[1]), value=pad_of(case))
             assert torch.equal(final, states[-1, rows])
