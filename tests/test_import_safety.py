@@ -42,7 +42,8 @@ from tests.checkpoints import (
     write_tokenizer,
 )
 from tests.golden import cases
-from tests.test_format_fuzz import alter_bytes, note, outcome
+from tests.mutation import alter_bytes
+from tests.test_format_fuzz import note, outcome
 
 SMALL = "text/mdlm_dit"
 USUAL = ["--tokenizer", "tokenizer.json", "--length", "16"]
