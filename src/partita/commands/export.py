@@ -16,7 +16,7 @@ from partita.commands.terminal import Terminal
 from partita.errors import InputError, require
 from partita.files import check_folder
 from partita.hub import format
-from partita.hub.find import find
+from partita.hub.find import read_found
 from partita.hub.trained import TrainedModel, load
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -74,9 +74,7 @@ def run(words: Sequence[str]) -> None:
     out = Path(chosen.out)
     require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
     check_folder(out.parent, "out")
-    folder = find(chosen.model)
-    model = load(folder, device="cpu")
-    stored = format.precision(folder / format.WEIGHTS)  # half of what is computed with, perhaps
+    model, stored = read_found(_with_precision, chosen.model)
     precision = stored if chosen.precision is None else PRECISIONS[chosen.precision]
     model.method.to(precision)
     model.save(out)
@@ -86,6 +84,11 @@ def run(words: Sequence[str]) -> None:
     if chosen.push is not None:
         url = _push(model, chosen.push, chosen.private, out)
         console.print(f"Uploaded: {url}", soft_wrap=True)
+
+
+def _with_precision(folder: Path) -> tuple[TrainedModel, torch.dtype]:
+    """A model, and the precision that it is stored in: half of what is computed with, perhaps."""
+    return load(folder, device="cpu"), format.precision(folder / format.WEIGHTS)
 
 
 def _push(model: TrainedModel, name: str, private: bool, out: Path) -> object:

@@ -12,7 +12,7 @@ from rich.table import Table
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.terminal import Terminal, print_json
 from partita.hub import checkpoints, format
-from partita.hub.find import find
+from partita.hub.find import read_found
 from partita.recipe import flatten
 
 
@@ -53,18 +53,20 @@ def run(words: Sequence[str]) -> None:
 
 def gather(model: str) -> dict[str, Any]:
     """Everything that the files say, after checking them."""
-    folder = find(model)
+    listed = [path.name for path in checkpoints.listed(Path(model))]
+    return read_found(_facts, model) | {"checkpoints": listed}
+
+
+def _facts(folder: Path) -> dict[str, Any]:
     kind = format.kind_of(folder)
     needed = format.REQUIRED if kind == format.KIND else (format.CONFIG, format.WEIGHTS)
     checksums = format.verify(folder, kind, needed)
     content = format.read_json(folder / format.CONFIG)
     shapes = format.shapes(folder / format.WEIGHTS)
     state = format.read_json(folder / format.STATE) if format.STATE in checksums else {}
-    run_folder = Path(model)
     return {
         "folder": str(folder),
         "kind": kind,
-        "checkpoints": [path.name for path in checkpoints.listed(run_folder)],
         "parameters": sum(shapes.values()),
         "recipe": content.get("recipe", {}) if kind == format.KIND else content,
         "provenance": content.get("provenance", {}),

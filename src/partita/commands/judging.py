@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from partita.evaluation.quality import (
     unigram_entropy,
 )
 from partita.hub import format, trained
-from partita.hub.find import find
+from partita.hub.find import read_found
 from partita.hub.text_model import TextModel, as_text
 from partita.hub.trained import TrainedModel
 from partita.methods import AR
@@ -43,9 +44,12 @@ def written(
 
 def load_any(name: str, device: str) -> tuple[TrainedModel, dict[str, str]]:
     """A model, and which one it is."""
-    folder = find(name)
-    checksum = format.verify(folder)[format.WEIGHTS]
-    return trained.load(folder, device=device), {"path": str(folder), "sha256": checksum}
+
+    def read(folder: Path) -> tuple[TrainedModel, dict[str, str]]:
+        checksum = format.verify(folder)[format.WEIGHTS]
+        return trained.load(folder, device=device), {"path": str(folder), "sha256": checksum}
+
+    return read_found(read, name)
 
 
 def load_identified(name: str, device: str) -> Identified:

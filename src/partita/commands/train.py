@@ -15,7 +15,7 @@ from partita.commands.parsing import make_parser, parse
 from partita.commands.terminal import Terminal
 from partita.errors import naming, require
 from partita.hub import format
-from partita.hub.find import find
+from partita.hub.find import read_found
 from partita.recipe import Recipe
 from partita.training.distribution import leave
 from partita.training.retrofit import is_retrofit
@@ -118,7 +118,10 @@ def _value_of(words: Sequence[str], flag: str) -> str | None:
 
 def recipe_of(start: str) -> Recipe:
     """The recipe of a model that is trained further."""
-    folder = find(start)
+    return read_found(_recipe_in, start)
+
+
+def _recipe_in(folder: Path) -> Recipe:
     format.verify(folder)
     return Recipe.from_dict(format.read_json(folder / format.CONFIG).get("recipe", {}))
 

@@ -7,9 +7,10 @@ What is a name on the hub, and what is not, is told in `partita.names`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from partita.data.reading import reading
 from partita.downloads import NotFetchedError, fetch_folder
@@ -20,6 +21,8 @@ from partita.names import ASK_THE_HUB, PREFIX, Hosted, hosted, missing, near
 
 _HINT = "partita train makes one"
 _PUBLISHED = "partita import makes a model of weights that others published"
+_TRIES = 5
+T = TypeVar("T")
 
 
 def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) -> Path:
@@ -41,6 +44,39 @@ def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) ->
     if asked is None:
         raise missing(name, "model", _known(), Path.is_dir)
     return _download(name, asked, revision, hub)
+
+
+def read_found(
+    read: Callable[[Path], T], path_or_hub_id: str | Path, revision: str | None = None, **hub: Any
+) -> T:
+    """What `read` makes of the folder that a name means (see `find`).
+
+    A run in training lets go of checkpoints, and models are replaced. If that happens to a folder
+    while it is read, the name is looked up again: it means another folder by now.
+    """
+    for _ in range(_TRIES):
+        folder = find(path_or_hub_id, revision, **hub)
+        before = _identity(folder)
+        try:
+            result = read(folder)
+        except (InputError, OSError):
+            there = before is not None and _identity(folder) == before
+            if there or find(path_or_hub_id, revision, **hub) == folder:
+                raise
+            continue
+        if _identity(folder) in (before, None):  # what is gone by now was whole while it was read
+            return result
+    problem = f"{path_or_hub_id} was replaced {_TRIES} times while it was read"
+    raise InputError("model", problem, "try again when it is not being written")
+
+
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    """What tells a model apart from another one under the same name; None if there is none."""
+    try:
+        facts = (folder / format.MANIFEST).stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_mtime_ns
 
 
 def _download(name: str, asked: Hosted, revision: str | None, hub: dict[str, Any]) -> Path:

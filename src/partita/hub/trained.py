@@ -18,7 +18,7 @@ from partita.errors import InputError, require
 from partita.hub import format
 from partita.hub.card import Terms, model_card, terms_of
 from partita.hub.default import default_model
-from partita.hub.find import find
+from partita.hub.find import read_found
 from partita.hub.parts import config, read, tokenizer_files
 from partita.hub.score import Score
 from partita.provenance import portable
@@ -210,7 +210,8 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         for name in unknown:
             raise InputError(name, "unknown option", "partita knows device beside the hub's own")
         chosen = choose_device(device)
-        folder = find(
+        model = read_found(
+            lambda folder: assembled(folder, chosen),
             pretrained_model_name_or_path,
             revision,
             force_download=force_download,
@@ -218,7 +219,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
             cache_dir=cache_dir,
             local_files_only=local_files_only,
         )
-        return of_kind(cls, assembled(folder, chosen), pretrained_model_name_or_path)
+        return of_kind(cls, model, pretrained_model_name_or_path)
 
 
 def of_kind(kind: type[M], model: TrainedModel, name: str | Path) -> M:

@@ -11,7 +11,7 @@ from torch import nn
 from partita.distillation.options import DistillationOptions
 from partita.distillation.sdtt import SDTT
 from partita.hub import format
-from partita.hub.find import find
+from partita.hub.find import read_found
 from partita.methods.base import Loss
 from partita.recipe import Recipe
 from partita.training.distribution import World
@@ -22,7 +22,7 @@ def with_teacher(recipe: Recipe) -> Recipe:
     if recipe.distillation.round == 0:
         return recipe
     assert recipe.training.start_from is not None  # as a rehearsal has seen
-    checksum = format.verify(find(recipe.training.start_from))[format.WEIGHTS]
+    checksum = read_found(format.verify, recipe.training.start_from)[format.WEIGHTS]
     return replace(recipe, distillation=replace(recipe.distillation, teacher=checksum))
 
 
