@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from partita.commands import main
+from tests.conftest import FAST, SMALL
 from tests.kill_and_resume import corpus
 
 STEPS = 20
@@ -59,14 +60,14 @@ def by_torchrun(words, processes):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def by_forks(words, processes, place):
+def by_forks(words, processes, place, target=None):
     """What torchrun does, by a server that has loaded torch already: seconds less for each run."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["partita.commands.train", "partita.training.runner"])
     port, log = free_port(), place / "log.txt"
     log.write_text("")
     ranks = [
-        context.Process(target=run_rank, args=(rank, processes, port, words[2:], log))
+        context.Process(target=target or run_rank, args=(rank, processes, port, words[2:], log))
         for rank in range(processes)
     ]
     for process in ranks:
@@ -198,3 +199,40 @@ def test_partitions_over_two_processes(place, alone_with_partitions, distributio
     close = {"rtol": 0, "atol": TOLERANCE["adamw"]}
     torch.testing.assert_close(recorded(two), recorded(one), **close)
     torch.testing.assert_close(recorded(two, "norm"), recorded(one, "norm"), rtol=1e-4, atol=1e-6)
+
+
+def run_rank_that_counts(rank, processes, port, words, log):
+    """One of the processes, with a line for every look at all of the text or the tokens."""
+    from partita.data import documents, prepared
+
+    def counted(function, what):
+        def call(*arguments):
+            with log.open("a") as stream:
+                stream.write(f"{what} by {rank}\n")
+            return function(*arguments)
+
+        return call
+
+    prepared.check_contents = counted(prepared.check_contents, "checked")
+    documents.content_hash = counted(documents.content_hash, "read")
+    run_rank(rank, processes, port, words, log)
+
+
+def test_one_process_checks_for_all_and_if_it_refuses_nobody_goes_on(tmp_path):
+    text, cache = corpus(tmp_path), tmp_path / "cache"
+    assert main(["prepare", str(text), "--data.cache", str(cache)]) == 0
+    words = ["-m", "partita", "train", str(text), "--data.cache", str(cache), *SMALL.split()]
+    words += [*FAST.split(), "--training.steps", "1", "--out", str(tmp_path / "run")]
+    by_forks(words, 2, tmp_path, run_rank_that_counts)
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    looks = [line for line in lines if line.startswith(("checked by", "read by"))]
+    assert looks == ["read by 0", "checked by 0", "checked by 0"]  # small files, then tokens
+
+    [folder] = cache.iterdir()
+    tokens = folder / "train" / "tokens-00000.bin"
+    tokens.write_bytes(bytes(tokens.stat().st_size))
+    with pytest.raises(AssertionError, match=r"tokens-00000\.bin was changed"):
+        by_forks(words, 2, tmp_path, run_rank_that_counts)
+    log = (tmp_path / "log.txt").read_text()
+    assert log.count("partita: ") == 1
+    assert f"remove {folder}, and it is made anew" in log

@@ -63,6 +63,7 @@ class Display:
         """The calls that the run makes."""
         return Watcher(
             preparing=self.counter.update_to,
+            checking=self.counter.checked,
             ready=self.ready,
             progress=self.progress,
             validated=self.validated,

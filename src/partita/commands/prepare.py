@@ -13,7 +13,8 @@ from partita.commands.terminal import Terminal, Words, telling
 from partita.data.image_sets import prepare_images
 from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.options import NAMES, DataOptions, TokenizerOptions
-from partita.data.prepare import Prepared, prepare
+from partita.data.prepare import prepare
+from partita.data.prepared import Prepared
 from partita.errors import naming, require
 
 
@@ -67,32 +68,39 @@ def run(words: Sequence[str]) -> None:
         return
     corpus, preparation = data.corpus(), tokenizer.preparation(data)
     with naming(NAMES), counter(console) as count:
-        prepared = prepare(corpus, Path(data.cache), preparation, count.update_to)
+        cache, seen = Path(data.cache), count.update_to
+        prepared = prepare(corpus, cache, preparation, seen, checking=count.checked)
     report(console, prepared)
 
 
 class counter:  # noqa: N801 - reads as a function
-    """A spinner with the number of characters read; it appears with the first of them."""
+    """A spinner with what has been read or checked; it appears with the first of it."""
 
     def __init__(self, console: Terminal) -> None:
         self.bar = Progress(
             SpinnerColumn(),
-            Words(console, "reading: {task.completed:,.0f} characters"),
+            Words(console, "{task.description}"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
         )
-        self.task = self.bar.add_task("read", total=None)
+        self.task = self.bar.add_task("", total=None)
         self.started = False
 
     def __enter__(self) -> counter:
         return self
 
     def update_to(self, characters: int) -> None:
+        self._say(f"reading: {characters:,} characters")
+
+    def checked(self, read: int, total: int) -> None:
+        self._say(f"checking tokens: {read >> 20:,} of {total >> 20:,} MiB")
+
+    def _say(self, words: str) -> None:
         if not self.started:
             self.bar.start()
             self.started = True
-        self.bar.update(self.task, completed=characters)
+        self.bar.update(self.task, description=words)
 
     def __exit__(self, *_: object) -> None:
         if self.started:

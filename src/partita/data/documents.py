@@ -109,7 +109,11 @@ class Corpus:
         """The class of all documents of a file, if its name tells it."""
         if self.label not in LABELS:
             return None
-        return path.name.split(".")[0] if self.label == "file" else path.resolve().parent.name
+        if self.label == "file":
+            return path.name.split(".")[0]
+        # The folder that it is in by name, wherever links to it lead.
+        folder = path.parent
+        return folder.resolve().name if folder.name in ("", "..") else folder.name
 
 
 def _check_place(place: Path) -> None:

@@ -17,17 +17,17 @@ from jaxtyping import Int64
 from safetensors.torch import save, save_file
 from torch import Tensor
 
-from partita.data import shards
 from partita.data.batches import ROWS, Rows
+from partita.data.checking import Progress
 from partita.data.image_tokenizers import ImageTokenizer, PixelTokenizer
 from partita.data.images import ImageOptions, Images, read_images
 from partita.data.images.sources import DIGITS
-from partita.data.prepare import TOKENIZER, TOKENIZER_TENSORS, Prepared
-from partita.data.reading import content_hash, files_under
+from partita.data.manifest import FORMAT
+from partita.data.prepared import TOKENIZER, TOKENIZER_TENSORS, Prepared, tokens_in
+from partita.data.reading import content_hash, files_under, reading, watch
 from partita.data.shards import ShardWriter
 from partita.data.token_source import TokenSource
-from partita.errors import InputError, require
-from partita.files import check_folder, whole_folder
+from partita.errors import require
 
 PIXELS = "pixels"
 BATCH = 256  # images that are encoded at a time
@@ -55,11 +55,20 @@ class ImageSet:
             digest.update(DIGITS.encode())
             return digest.hexdigest()
         self.check()
-        place = Path(self.path)
-        for path in [place] if place.is_file() else files_under(place):
-            digest.update(str(path.relative_to(place)).encode(errors="surrogateescape"))
+        for path in self.files():
+            digest.update(str(path.relative_to(self.path)).encode(errors="surrogateescape"))
             digest.update(content_hash(path))
         return digest.hexdigest()
+
+    def files(self) -> list[Path]:
+        """All files that belong to the set; the digits have none."""
+        if self.path == DIGITS:
+            return []
+        place = Path(self.path)
+        with reading(place):
+            if place.is_dir():
+                return files_under(place)
+            return [place] if place.is_file() else []
 
 
 def is_image_tokenizer(name: str) -> bool:
@@ -89,35 +98,29 @@ def prepare_images(
     *,
     accept: Callable[[str], None] | None = None,
     examine: Callable[[Prepared], None] | None = None,
+    checking: Progress | None = None,
 ) -> Prepared:
     """The images as tokens, as `prepare` does it: from the cache if nothing changed."""
+    refuse_changes = watch(images.files)
     read: list[Images] = []
     made = tokenizer
     if made is None:  # it may depend on the images
         read.append(read_images(images.path, images.options))
         made = make_image_tokenizer(name, levels, read[0])
     identity = hashlib.sha256(images.identity().encode() + _described(made)).hexdigest()[:20]
-    folder, examine = cache / identity, examine or (lambda _prepared: None)
     if accept is not None:
-        accept(folder.name)
-    if not folder.exists():
-        check_folder(cache, "cache")
+        accept(identity)
+
+    def make(partial: Path) -> None:
         data = read[0] if read else read_images(images.path, images.options)
-        with whole_folder(folder) as partial:
-            _write(data, made, partial, images)
-            examine(Prepared.open(partial))
-        return Prepared.open(folder, fresh=True)
-    try:
-        prepared = Prepared.open(folder)
-    except InputError as error:
-        remedy = f"remove {folder}, and it is made anew"
-        raise InputError(error.argument, error.problem, remedy) from error
-    examine(prepared)
-    return prepared
+        _write(data, made, partial, images)
+        refuse_changes()
+
+    return tokens_in(cache / identity, make, examine, checking)
 
 
 def _described(tokenizer: ImageTokenizer) -> bytes:
-    return json.dumps([shards.FORMAT, tokenizer.describe()]).encode() + save(tokenizer.tensors())
+    return json.dumps([FORMAT, tokenizer.describe()]).encode() + save(tokenizer.tensors())
 
 
 def _write(images: Images, tokenizer: ImageTokenizer, folder: Path, source: ImageSet) -> None:

@@ -1,11 +1,6 @@
 """From files to tokens on disk, once: the cache knows the contents, the tokenizer and the options.
 
-A prepared corpus is a folder named after a hash of everything that went into it:
-
-    train/  valid/          shards of tokens
-    tokenizer.json          the tokenizer that made them
-    tokenizer.safetensors   its tensors, if it has some (images)
-
+A prepared corpus is a folder (see `prepared`) named after a hash of everything that went into it.
 Whatever changes the tokens changes the name, so a changed input is never served stale, and a
 folder that exists is complete (it is renamed into place as the last act).
 """
@@ -21,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
-from partita.data import shards
+from partita.data.checking import Progress
 from partita.data.documents import SEPARATORS, Corpus, Piece
 from partita.data.hugging_face import fetch_tokenizer
-from partita.data.kinds import AnyTokenizer, any_tokenizer
-from partita.data.reading import content_hash, reading
-from partita.data.shards import Shards, ShardWriter
+from partita.data.manifest import FORMAT
+from partita.data.prepared import TOKENIZER, Prepared, tokens_in
+from partita.data.reading import content_hash, reading, watch
+from partita.data.shards import ShardWriter
 from partita.data.tokenizers import (
     LARGEST_VOCABULARY,
     BPETokenizer,
@@ -38,11 +33,8 @@ from partita.data.tokenizers import (
     from_description,
 )
 from partita.errors import InputError, require, require_int
-from partita.files import check_folder, whole_folder
 from partita.names import ASK_THE_HUB, hosted, near
 
-TOKENIZER = "tokenizer.json"
-TOKENIZER_TENSORS = "tokenizer.safetensors"
 MADE_HERE = ("bpe", "bytes", "characters", "text8")
 READING = 2  # version of how files are read: another one makes other tokens of the same file
 SAMPLE = 50_000_000  # characters that a tokenizer is trained on at most
@@ -66,32 +58,6 @@ class PrepareOptions:
         require(0 <= self.valid < 1, "valid", f"is a share of the tokens, got {self.valid}")
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A corpus as tokens."""
-
-    folder: Path
-    train: Shards
-    valid: Shards
-    tokenizer: AnyTokenizer
-    fresh: bool
-    """Whether the tokens were made just now; otherwise the cache had them."""
-
-    @staticmethod
-    def open(folder: Path, fresh: bool = False) -> Prepared:
-        """A prepared corpus from its folder."""
-        path = folder / TOKENIZER
-        require(path.is_file(), "folder", f"{folder} holds no prepared corpus")
-        try:
-            description = json.loads(path.read_text())
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError("folder", f"{path} is damaged: {error}", "prepare again") from error
-        tensors = folder / TOKENIZER_TENSORS
-        tokenizer = any_tokenizer(description, load_file(tensors) if tensors.exists() else {})
-        train, valid = (Shards.open(folder / part) for part in ("train", "valid"))
-        return Prepared(folder, train, valid, tokenizer, fresh)
-
-
 def cache_key(corpus: Corpus, options: PrepareOptions, tokenizer: Tokenizer | None = None) -> str:
     """A hash of file contents, tokenizer (a given one, or that of the options) and options."""
     file = tokenizer_file(options.tokenizer) if tokenizer is None else None
@@ -102,7 +68,7 @@ def _cache_key(
     corpus: Corpus, options: PrepareOptions, file: Path | None, tokenizer: Tokenizer | None = None
 ) -> str:
     digest = hashlib.sha256()
-    facts = [shards.FORMAT, READING, corpus.field, corpus.documents, vars(options)]
+    facts = [FORMAT, READING, corpus.field, corpus.documents, vars(options)]
     if corpus.label is not None:
         facts.append([corpus.label, *map(corpus.label_of, corpus.files())])
     digest.update(json.dumps(facts, sort_keys=True).encode())
@@ -147,47 +113,48 @@ def prepare(
     accept: Callable[[str], None] | None = None,
     least: int = 1,
     examine: Callable[[Prepared], None] | None = None,
+    checking: Progress | None = None,
 ) -> Prepared:
     """The corpus as tokens: from the cache if nothing changed, made now otherwise.
 
-    `progress` is told the number of characters read so far. A `tokenizer`, if one is given, takes
-    the place of the one that the options name. `accept` is told the name that the tokens will
-    have, and may refuse; so may `examine`, which sees the tokens; a corpus that gives fewer than
-    `least` tokens to train on is refused too. None of this leaves anything behind.
+    `progress` is told the number of characters read so far, from 0 on again once a tokenizer has
+    been trained on them; `checking`, how many bytes of tokens from the cache have been checked, of
+    how many. A `tokenizer`, if one is given, takes the place of the one that the options name.
+    `accept` is told the name that the tokens will have, and may refuse; so may `examine`, which
+    sees the tokens; a corpus that gives fewer than `least` tokens to train on is refused too. None
+    of this leaves anything behind.
     """
     options = options or PrepareOptions()
+    refuse_changes = watch(corpus.files)
     # Fetched once, for the key and the tokens.
     file = tokenizer_file(options.tokenizer) if tokenizer is None else None
     folder = cache / _cache_key(corpus, options, file, tokenizer)
     if accept is not None:
         accept(folder.name)
-    examine = examine or (lambda _prepared: None)
-    if folder.exists():
-        try:
-            prepared = Prepared.open(folder)
-        except InputError as error:
-            remedy = f"remove {folder}, and it is made anew"
-            raise InputError(error.argument, error.problem, remedy) from error
-        examine(prepared)
-        return prepared
-    check_folder(cache, "cache")
-    tokenizer = tokenizer or make_tokenizer(corpus, options, file)
-    with whole_folder(folder) as partial:
-        _write(corpus, tokenizer, partial, options, progress, least)
-        (partial / TOKENIZER).write_text(json.dumps(tokenizer.describe()))
-        examine(Prepared.open(partial))
-    return Prepared.open(folder, fresh=True)
+
+    def make(partial: Path) -> None:
+        made = tokenizer or make_tokenizer(corpus, options, file, progress)
+        _write(corpus, made, partial, options, progress, least)
+        (partial / TOKENIZER).write_text(json.dumps(made.describe()))
+        refuse_changes()
+
+    return tokens_in(folder, make, examine, checking)
 
 
-def make_tokenizer(corpus: Corpus, options: PrepareOptions, file: Path | None) -> Tokenizer:
+def make_tokenizer(
+    corpus: Corpus,
+    options: PrepareOptions,
+    file: Path | None,
+    progress: Callable[[int], None] | None = None,
+) -> Tokenizer:
     """The tokenizer in the file; without one "bpe" and "characters" look at the corpus first."""
     if file is not None:
         return read_tokenizer(file)
     if options.tokenizer == "characters":
-        everything = (piece.text for piece in corpus.pieces())
+        everything = _counted(corpus, progress)
         return CharacterTokenizer.train([SEPARATORS[corpus.documents], *map(_distinct, everything)])
     if options.tokenizer == "bpe":
-        return BPETokenizer.train(_sample(corpus), options.vocab_size)
+        return BPETokenizer.train(_sample(corpus, progress), options.vocab_size)
     if options.tokenizer == "text8":
         problem = f"{corpus.documents!r} ends documents with line breaks, which text8 does not have"
         separated = not SEPARATORS[corpus.documents]
@@ -222,12 +189,22 @@ def _distinct(text: str) -> str:
     return "".join(set(text))
 
 
-def _sample(corpus: Corpus) -> Iterator[str]:
-    """The beginning of the corpus, enough to learn a vocabulary from."""
+def _counted(corpus: Corpus, progress: Callable[[int], None] | None) -> Iterator[str]:
+    """The text of a corpus, with a word on how much of it was read."""
     seen = 0
     for piece in corpus.pieces():
         yield piece.text
         seen += len(piece.text)
+        if progress is not None:
+            progress(seen)
+
+
+def _sample(corpus: Corpus, progress: Callable[[int], None] | None) -> Iterator[str]:
+    """The beginning of the corpus, enough to learn a vocabulary from."""
+    seen = 0
+    for text in _counted(corpus, progress):
+        yield text
+        seen += len(text)
         if seen >= SAMPLE:
             return
 

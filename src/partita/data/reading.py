@@ -7,7 +7,7 @@ import importlib
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -43,18 +43,60 @@ def require_file(path: Path, argument: str = "path") -> None:
 def files_under(folder: Path) -> list[Path]:
     """All files in a folder and below, by name, without hidden ones (and those in hidden folders).
 
-    A folder that cannot be read is an error, not an empty one.
+    Links are followed, but for those that lead back to a folder above them, whose files are there
+    already. A folder that cannot be read, or a link to nothing, is an error: what is missing would
+    be missed.
     """
     found: list[Path] = []
     with reading(folder):
-        for place, folders, names in os.walk(folder, onerror=_raise):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            found += [Path(place, name) for name in names if not name.startswith(".")]
+        left = [(folder, frozenset([_same(folder)]))]
+        while left:
+            place, above = left.pop()
+            with os.scandir(place) as entries:
+                visible = [entry for entry in entries if not entry.name.startswith(".")]
+            for entry in visible:
+                path = Path(place, entry.name)
+                if not entry.is_dir():
+                    found.append(path)
+                elif (same := _same(path)) not in above:
+                    left.append((path, above | {same}))
+        for path in found:
+            problem = f"{path} is a link to nothing"
+            require(path.exists(), "path", problem, "remove it, or bring back what it leads to")
     return sorted(path for path in found if path.is_file())
 
 
-def _raise(error: OSError) -> None:
-    raise error
+def _same(folder: Path) -> tuple[int, int]:
+    """What two names of one folder have in common."""
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def watch(files: Callable[[], list[Path]]) -> Callable[[], None]:
+    """Look at some files now; what is returned refuses any that have changed since.
+
+    Files that change while they are read would be kept under the name of what they were before.
+    """
+    before = _stamps(files())
+
+    def refuse_changes() -> None:
+        after = _stamps(files())
+        for path in sorted(before.keys() | after.keys()):
+            same = before.get(path) == after.get(path)
+            remedy = "give the same command again when nobody writes to it"
+            require(same, "path", f"{path} changed while it was read", remedy)
+
+    return refuse_changes
+
+
+def _stamps(files: list[Path]) -> dict[Path, tuple[int, int, int]]:
+    """What tells a file from one that was changed or took its place."""
+    found = {}
+    for path in files:
+        with reading(path):
+            status = path.stat()
+            found[path] = status.st_ino, status.st_size, status.st_mtime_ns
+    return found
 
 
 def content_hash(path: Path, argument: str = "path") -> bytes:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,20 +28,23 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partita.data.checking import check_contents, size_of
+from partita.data.manifest import (
+    DOCUMENTS,
+    FORMAT,
+    LABELS,
+    MANIFEST,
+    read_manifest,
+    recorded,
+    shard_name,
+    sizes,
+    smallest_dtype,
+)
 from partita.data.token_source import TokenSource
-from partita.errors import InputError, require
+from partita.errors import require
+from partita.files import whole_folder
 
-MANIFEST = "manifest.json"
-FORMAT = 1
 SHARD_TOKENS = 1 << 27  # 128 Mi tokens: 256 MiB for vocabularies up to 65,536
-
-
-def _dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smallest unsigned integer for ids below `vocab_size`."""
-    for kind in (np.uint8, np.uint16, np.uint32):
-        if vocab_size - 1 <= np.iinfo(kind).max:
-            return np.dtype(kind)
-    raise InputError("vocab_size", f"{vocab_size} ids do not fit 32 bits")
 
 
 class ShardWriter:
@@ -50,30 +54,40 @@ class ShardWriter:
         self, folder: Path, vocab_size: int, provenance: dict[str, Any], shard: int = SHARD_TOKENS
     ) -> None:
         self.folder, self.shard = folder, shard
-        self.partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-        self.dtype = _dtype(vocab_size)
+        self.dtype = smallest_dtype(vocab_size)
         self.provenance = provenance | {"vocab_size": vocab_size}
         self.tokens = 0
-        self.ends: list[int] = []
+        self.ends = array("Q")
         self.labels: list[str] = []
         self.classes: list[str] = []
         """The names of all classes; whoever writes sets them before the end."""
         self.checksums: dict[str, str] = {}
+        self._context = self._writing()
 
     def __enter__(self) -> ShardWriter:
-        self.partial.mkdir(parents=True)
-        self._open_next()
-        return self
+        return self._context.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._context.__exit__(*error)
+
+    @contextmanager
+    def _writing(self) -> Iterator[ShardWriter]:
+        with whole_folder(self.folder) as self.partial:
+            self._open_next()
+            try:
+                yield self
+                self._finish()
+            finally:
+                with suppress(OSError):  # on a full disk the last bytes are lost a second time
+                    self._stream.close()
 
     def _open_next(self) -> None:
-        self._name = f"tokens-{len(self.checksums):05}.bin"
+        self._name = shard_name(len(self.checksums))
         self._stream = (self.partial / self._name).open("wb")
         self._hash = hashlib.sha256()
         self._filled = 0
 
     def _close_shard(self) -> None:
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
         self._stream.close()
         self.checksums[self._name] = self._hash.hexdigest()
 
@@ -100,18 +114,14 @@ class ShardWriter:
             if label is not None:
                 self.labels.append(label)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._stream.close()
-            shutil.rmtree(self.partial, ignore_errors=True)
-            return
+    def _finish(self) -> None:
         self.end_document()
         self._close_shard()
-        self._add("documents.bin", np.asarray(self.ends, dtype=np.uint64).tobytes())
+        self._add(DOCUMENTS, self.ends.tobytes())
         if self.classes:
             number = {name: index for index, name in enumerate(self.classes)}
             labels = np.asarray([number[name] for name in self.labels], dtype=np.uint32)
-            self._add("labels.bin", labels.tobytes())
+            self._add(LABELS, labels.tobytes())
         manifest = {
             "format": FORMAT,
             "dtype": self.dtype.name,
@@ -123,9 +133,6 @@ class ShardWriter:
             "provenance": self.provenance,
         }
         (self.partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
-        self.partial.rename(self.folder)
 
     def _add(self, name: str, data: bytes) -> None:
         (self.partial / name).write_bytes(data)
@@ -144,35 +151,30 @@ class Shards(TokenSource):
     """The class of each document, if documents have one."""
 
     @staticmethod
-    def open(folder: Path, verify: bool = False) -> Shards:
-        """Map a folder's tokens into memory; with `verify`, check every byte first."""
-        path = folder / MANIFEST
-        require(path.is_file(), "shards", f"{folder} holds no complete shards ({MANIFEST} missing)")
-        try:
-            manifest = json.loads(path.read_text())
-            version, sums = manifest["format"], manifest["checksums"]
-            dtype = np.dtype(manifest["dtype"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError("shards", f"{path} is damaged: {error}", "prepare again") from error
-        require(version == FORMAT, "shards", f"{path} has format {version}, this is {FORMAT}")
-        for name, checksum in sums.items():
-            _check(folder / name, checksum, verify)
-        names = sorted(name for name in sums if name.startswith("tokens-"))
-        arrays = [_map(folder / name, dtype) for name in names]
-        ends = np.fromfile(folder / "documents.bin", dtype=np.uint64).astype(np.int64)
-        found = sum(array.size for array in arrays)
-        require(
-            found == manifest["tokens"],
-            "shards",
-            f"{folder} holds {found} tokens, its manifest says {manifest['tokens']}",
-            "prepare again",
-        )
-        return Shards(folder, manifest, arrays, ends, _labels(folder, manifest, len(ends)))
+    def open(folder: Path, verify: bool = True) -> Shards:
+        """Map a folder's tokens into memory. All sizes are checked; with `verify`, every byte."""
+        manifest = read_manifest(folder)
+        for name, size in sizes(manifest).items():
+            path, found = folder / name, size_of(folder / name)
+            problem = f"{path} has {found:,} bytes, its manifest says {size:,}"
+            require(found == size, "shards", problem, "prepare again")
+        if verify:
+            check_contents(recorded(folder, manifest))
+        names = sorted(name for name in manifest["checksums"] if name.startswith("tokens-"))
+        arrays = [_map(folder / name, np.dtype(manifest["dtype"])) for name in names]
+        ends = np.fromfile(folder / DOCUMENTS, dtype=np.uint64).astype(np.int64)
+        last = int(ends[-1]) if len(ends) else 0
+        problem = f"{folder} has {manifest['tokens']:,} tokens, the last document ends at {last:,}"
+        require(last == manifest["tokens"], "shards", problem, "prepare again")
+        labels = None
+        if manifest["classes"]:
+            labels = np.fromfile(folder / LABELS, dtype=np.uint32).astype(np.int64)
+        return Shards(folder, manifest, arrays, ends, labels)
 
     @property
     def classes(self) -> list[str]:
         """The names of the classes; none if documents have no class."""
-        return list(self.manifest.get("classes", []))
+        return list(self.manifest["classes"])
 
     def __len__(self) -> int:
         return int(self.manifest["tokens"])
@@ -187,15 +189,6 @@ class Shards(TokenSource):
         return torch.from_numpy(np.concatenate(parts))
 
 
-def _labels(folder: Path, manifest: dict[str, Any], documents: int) -> NDArray[Any] | None:
-    if not manifest.get("classes"):
-        return None
-    labels = np.fromfile(folder / "labels.bin", dtype=np.uint32).astype(np.int64)
-    problem = f"{folder} has classes for {len(labels)} of {documents} documents"
-    require(len(labels) == documents, "shards", problem, "prepare again")
-    return labels
-
-
 def labels_at(source: object, starts: list[int]) -> Int64[Tensor, "N"] | None:
     """The classes of the documents in which some tokens stand; None if documents have none."""
     if not isinstance(source, Shards) or source.labels is None:
@@ -208,14 +201,3 @@ def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype=dtype, mode="r")
-
-
-def _check(path: Path, checksum: str, verify: bool) -> None:
-    require(path.is_file(), "shards", f"{path} is missing", "prepare again")
-    if not verify:
-        return
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    require(digest.hexdigest() == checksum, "shards", f"{path} was changed", "prepare again")

@@ -81,6 +81,13 @@ class World:
             failed = self.largest(failed)[0]
         require(not failed, "run", "the first process stopped; it says why")
 
+    def first_says(self, text: str) -> str:
+        """What the first process says, on every one."""
+        words = [text]
+        if self.size > 1:
+            dist.broadcast_object_list(words, device=torch.device("cpu"))
+        return words[0]
+
 
 def choose_device(name: str) -> torch.device:
     """The device that a name means."""

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from partita.data.batches import Order, documents_of
+from partita.data.checking import Progress
 from partita.data.image_sets import prepare_images
 from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.kinds import AnyTokenizer, text_tokenizer
-from partita.data.prepare import Prepared, prepare
+from partita.data.prepare import prepare
+from partita.data.prepared import Prepared
 from partita.errors import InputError, require
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
@@ -27,10 +29,12 @@ def tokens_of(
     tokenizer: AnyTokenizer | None,
     accept: Callable[[str], None],
     progress: Callable[[int], None],
+    checking: Progress | None = None,
 ) -> Prepared:
     """The recipe's text or images as tokens, if its rows can be made of them.
 
-    A `tokenizer`, that of a model which is trained further, takes the place of the recipe's.
+    `progress` and `checking` are called as by `prepare`. A `tokenizer`, that of a model which is
+    trained further, takes the place of the recipe's.
     """
     if recipe.tokenizer.of_images:
         return prepare_images(
@@ -41,6 +45,7 @@ def tokens_of(
             tokenizer,  # type: ignore[arg-type]
             accept=accept,
             examine=partial(_examine, recipe),
+            checking=checking,
         )
     return prepare(
         recipe.data.corpus(),
@@ -51,6 +56,7 @@ def tokens_of(
         accept=accept,
         least=row_length(recipe) if recipe.data.rows == "packed" else 1,
         examine=partial(_examine, recipe),
+        checking=checking,
     )
 
 

@@ -20,7 +20,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from partita.data.prepare import Prepared
+from partita.data.prepared import Prepared
 from partita.errors import InputError, naming, require, require_int, require_number
 from partita.files import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
 from partita.hub import checkpoints, format

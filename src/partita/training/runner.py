@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from partita.data.options import NAMES
-from partita.data.prepare import Prepared
+from partita.data.prepared import Prepared
 from partita.data.shards import Shards
 from partita.errors import Stopped, naming
 from partita.evaluation.likelihood import Estimate
@@ -50,6 +50,7 @@ class Watcher:
     """Who is told what happens. Every entry is optional; the first process alone calls them."""
 
     preparing: Callable[[int], None] = field(default=lambda _characters: None)
+    checking: Callable[[int, int], None] = field(default=lambda _bytes, _all: None)
     ready: Callable[[Setting], None] = field(default=lambda _setting: None)
     progress: Callable[[Progress, float | None], None] = field(default=lambda _p, _mfu: None)
     validated: Callable[[int, Estimate], None] = field(default=lambda _step, _bound: None)
@@ -167,19 +168,23 @@ def _start(recipe: Recipe) -> TrainedModel | None:
 def _prepare(
     recipe: Recipe, start: TrainedModel | None, folder: Path, world: World, watcher: Watcher
 ) -> Prepared:
-    """Tokens: the first process makes them, the others find them made.
+    """Tokens: the first process makes or checks them, the others open what it says.
 
-    A model that is trained further keeps its own tokenizer.
+    Where they do not see its files, each makes its own. A model that is trained further keeps its
+    own tokenizer.
     """
     made: list[Prepared] = []
 
     def make() -> None:
         tokenizer = None if start is None else start.tokenizer
         accept = partial(refuse_changes, folder, recipe)
-        made.append(tokens_of(recipe, tokenizer, accept, watcher.preparing))
+        made.append(tokens_of(recipe, tokenizer, accept, watcher.preparing, watcher.checking))
 
     world.first_does(make)
-    if not world.first:
+    name = world.first_says(made[0].folder.name if made else "")
+    if not made and (Path(recipe.data.cache) / name).is_dir():
+        made.append(Prepared.open(Path(recipe.data.cache) / name, verify=False))
+    elif not made:
         make()
     return made[0]
 

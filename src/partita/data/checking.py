@@ -1,0 +1,64 @@
+"""Are files still what they were when they were written? Their sizes and checksums, quickly."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from threading import Event
+
+from partita.data.reading import reading
+from partita.errors import require
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes were read, and how many there are."""
+
+_AT_ONCE = 1 << 20
+_TOLD_EVERY = 0.5  # seconds: shorter checks are not worth a word
+_MOST_THREADS = 8  # more read no faster
+
+
+def check_contents(checksums: Mapping[Path, str], progress: Progress | None = None) -> None:
+    """Refuse a file whose SHA-256 is not the recorded one. Several are read at a time."""
+    paths = list(checksums)
+    total = sum(map(size_of, paths))
+    read, stop = [0] * len(paths), Event()
+
+    def check(number: int) -> None:
+        path = paths[number]
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(_AT_ONCE))
+        with reading(path, "shards"), path.open("rb", buffering=0) as stream:
+            while not stop.is_set() and (count := stream.readinto(buffer)):
+                digest.update(buffer[:count])
+                read[number] += count
+        same = stop.is_set() or digest.hexdigest() == checksums[path]
+        require(same, "shards", f"{path} was changed, or its disk failed", "prepare again")
+
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
+        try:
+            checks = [pool.submit(check, number) for number in range(len(paths))]
+            _watched(checks, read, total, progress)
+        finally:
+            stop.set()  # what still reads after an error, or Ctrl-C, has no need to
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file that has to be there."""
+    with reading(path, "shards"):
+        require(path.is_file(), "shards", f"{path} is missing", "prepare again")
+        return path.stat().st_size
+
+
+def _watched(
+    checks: list[Future[None]], read: list[int], total: int, progress: Progress | None
+) -> None:
+    """Wait for all checks, or for the first that fails."""
+    left = set(checks)
+    while left:
+        done, left = wait(left, _TOLD_EVERY, FIRST_EXCEPTION)
+        for check in done:
+            check.result()
+        if left and progress is not None:
+            progress(sum(read), total)
