@@ -200,6 +200,29 @@ def test_damage_is_an_error_that_names_the_file(tmp_path, suffix):
             assert suffix in (".zst", ".parquet") or found == intact
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_packed_file_that_was_cut_to_nothing_is_no_empty_text(tmp_path, suffix):
+    (tmp_path / f"b{suffix}").write_bytes(b"")
+    (tmp_path / "a.txt").write_bytes(b"a text")
+    with pytest.raises(InputError, match=f"b{suffix} is damaged or not what its name says"):
+        texts(Corpus(tmp_path))
+
+
+def test_the_sums_of_parquet_pages_are_checked(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    path, table = tmp_path / "a.parquet", pyarrow.table({"text": ["one text", "another one"]})
+    how = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    for sums in (True, False):
+        pyarrow.parquet.write_table(table, path, write_page_checksum=sums, **how)
+        path.write_bytes(path.read_bytes().replace(b"another", b"anathor"))
+        if sums:
+            with pytest.raises(InputError, match=r"a\.parquet is damaged"):
+                texts(Corpus(path))
+    assert texts(Corpus(path)) == ["one text", "anathor one"]  # nothing could have told
+
+
 def test_all_frames_of_a_zst_are_read(tmp_path):
     import zstandard
 

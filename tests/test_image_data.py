@@ -232,6 +232,13 @@ def cut_jpeg(folder):
     write_folder(folder, {"cat/a.jpg": packed(picture(0, (50, 50)), "JPEG")[:-500]})
 
 
+def changed(folder):
+    """One bit of a sum: what is decoded is the same, and nobody can know."""
+    data = bytearray(packed(picture(0)))
+    data[data.index(b"IEND") - 5] ^= 1
+    write_folder(folder, {"cat/a.png": bytes(data)})
+
+
 def words(folder):
     write_folder(folder, {"cat/a.png": b"these are words"})
 
@@ -267,6 +274,7 @@ REFUSED = {
     colours: r"several kinds: .* in colour, .* in grey; give size",
     cut: r"a\.png is damaged or no image",
     cut_jpeg: r"a\.jpg is damaged or no image",
+    changed: r"a\.png is damaged or no image: broken PNG file",
     words: r"a\.png is damaged or no image: it begins as no image does$",
     deep_grey: r"has pixels of the kind 'I;16'; convert it",
     transparent: r"has transparent places",

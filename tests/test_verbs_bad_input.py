@@ -43,6 +43,7 @@ KNOWN = (
     "name a run folder, a model folder or hf:OWNER/NAME on the hub, or default for the model that "
     "this installation comes with"
 )
+LONG = "n" * 240  # characters; there is no room for what is added to it while it is written
 NO_DECODER = "but only a partition network has a decoder; leave it out, or use pgm"
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
 PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
@@ -68,6 +69,9 @@ FILES = {
     "loop.yaml": b"network: &a {width: *a}\n",
     "key.yaml": b"network: {widht: 16}\n",
     "section.yaml": b"netwrk: {width: 16}\n",
+    "spaced.yaml": b"net work: {width: 16}\n",
+    "words.yaml": b"training: many steps\n",
+    "huge.yaml": b"network: {dropout: %s}\n" % (b"9" * 400),
     "flat.yaml": b"network: 16\n",
     "null.yaml": b"network:\n",
     "numbered.yaml": b"network: {16: 16}\n",
@@ -391,6 +395,7 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm --out notes.txt/x.json": "--out: notes.txt is no folder; choose another place",
         "mdlm --out notes.txt/x/y.json": "--out: notes.txt is no folder, so notes.txt/x cannot be",
         "mdlm --out hollow": "--out: hollow is a folder; name a file",
+        f"mdlm --out {LONG}": f"--out: {LONG} is too long a name; choose a shorter one",
         "mdlm --out ''": "--out: . is a folder; name a file",
         "mdlm notes.txt more": "'more': is one word too many; partita eval --help",
         "mdlm --limit 9 notes.txt": "'notes.txt': is one word too many, or is parted from the",
@@ -548,6 +553,7 @@ TABLE: dict[str, dict[str, str]] = {
         "": "images, out: must be given; partita vq --help",
         "digits": "out: must be given; partita vq --help",
         "digits mdlm": "out: mdlm exists already; choose another folder",
+        f"digits {LONG}": f"out: {LONG} is too long a name; choose a shorter one",
         "digits notes.txt/x": "out: notes.txt is no folder; choose another place",
         "nowhere new": "images: nowhere does not exist; known: digits",
         "notes.txt new": "images: notes.txt is no set of images; use ",
@@ -609,6 +615,7 @@ TABLE: dict[str, dict[str, str]] = {
         "weights.pt new": "model: weights.pt is no folder of safetensors and JSON; pickled",
         "mdlm new --precision half": "--precision: unknown name 'half'; known: bfloat16, float32",
         "mdlm hollow": "out: hollow exists already; choose another folder",
+        f"mdlm {LONG}": f"out: {LONG} is too long a name; choose a shorter one",
         "mdlm mdlm": "out: mdlm exists already; choose another folder",
         "mdlm notes.txt": "out: notes.txt exists already; choose another folder",
         "mdlm notes.txt/new": "out: notes.txt is no folder; choose another place",
@@ -852,6 +859,11 @@ RECIPES = {
     "--config key.yaml": "network.widht: unknown key (in key.yaml); did you mean network.width?",
     "--config section.yaml": "netwrk.width: unknown key (in section.yaml); did you mean ",
     "--config numbered.yaml": "16: unknown key; partita train --help",
+    "--config spaced.yaml": 'options: Spaces not allowed in keys: "net work". (in spaced.yaml)',
+    "--config words.yaml": "--training: is a section with keys of its own (in words.yaml); write",
+    "--config huge.yaml": "options: int too large to convert to float (in huge.yaml)",
+    f"--network.dropout {'9' * 400}": "--network.dropout: int too large to convert to float",
+    f"--network.dropout=-{'9' * 400}": "--network.dropout: int too large to convert to float",
     "--config type.yaml": "training.clip: must be a number, got 'soft' (in type.yaml)",
     "--config nan.yaml": "training.clip: must be a positive number, got nan (in nan.yaml)",
     "--config decoder.yaml": "--config: decoder.yaml: network.decoder must hold keys, got 3",

@@ -147,7 +147,7 @@ def kill(job: Job, stage: Stage, seed: int, scratch: Path) -> Callable[[int], Ou
             victim = _Victim(job, random, stage.seconds[key], stage.results[key], log)
             try:
                 for _ in range(random.choice([1, 2, 3, 4, 6])):
-                    if not victim.attempt():
+                    if not victim.attempt() or (victim.is_made() and job.made == "new"):
                         break
                 victim.finish()
             except BrokenError as error:

@@ -81,8 +81,10 @@ def listing(place: Path) -> set[str]:
 
 
 def leftovers(place: Path) -> list[str]:
-    """Names of what somebody began to write."""
-    return sorted(name for name in listing(place) if "partial" in name or ".tmp" in name)
+    """Names of what somebody began to write. An empty lock holds nothing, and goes with the next
+    writer."""
+    begun = sorted(name for name in listing(place) if PARTIAL in name or ".tmp" in name)
+    return [name for name in begun if not name.endswith(".lock")]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -53,12 +54,30 @@ def check_folder(path: Path, argument: str) -> None:
         require(usable, argument, f"{place} is closed to writing", "choose another place")
 
 
+def check_new(path: Path, argument: str) -> None:
+    """Refuse a place where no new folder can be written: there is something, or it cannot be."""
+    there = os.path.lexists(path)
+    require(not there, argument, f"{path} exists already", "choose another folder")
+    _check_length(path, argument)
+    check_folder(path.parent, argument)
+
+
+def _check_length(path: Path, argument: str) -> None:
+    """Refuse a name that is too long, which it may only be while it is being written."""
+    try:
+        path.with_name(f"{path.name}{PARTIAL}{os.getpid()}-{'0' * 8}{_LOCK}").lstat()
+    except OSError as error:
+        fits = error.errno != errno.ENAMETOOLONG
+        require(fits, argument, f"{path} is too long a name", "choose a shorter one")
+
+
 def check_file(path: Path, argument: str, kind: str | None = None) -> None:
     """Refuse a place where no file can be written, and a name that promises another kind."""
     require(bool(path.name) and not path.is_dir(), argument, f"{path} is a folder", "name a file")
     if kind is not None:
         problem = f"{path} would hold a {kind[1:].upper()}, and its name says otherwise"
         require(path.suffix.lower() == kind, argument, problem, f"end its name in {kind}")
+    _check_length(path, argument)
     check_folder(path.parent, argument)
 
 

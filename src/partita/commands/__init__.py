@@ -54,6 +54,7 @@ _REMEDIES = {
     errno.EROFS: _CLOSED,
     errno.EEXIST: "choose another name",
     errno.ENOTDIR: "choose another place",
+    errno.ENAMETOOLONG: "choose a shorter name",
 }
 NOTHING_SAVED = "nothing was saved: the same command begins anew"
 _UNSEEN = "the work is done, but not all of it was shown"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.terminal import Terminal
 from partita.errors import InputError, require
-from partita.files import check_folder
+from partita.files import check_new
 from partita.hub import format
 from partita.hub.find import read_found
 from partita.hub.trained import TrainedModel, load
@@ -72,8 +71,7 @@ def run(words: Sequence[str]) -> None:
     """Load, write, upload."""
     chosen = options(words)
     out = Path(chosen.out)
-    require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
-    check_folder(out.parent, "out")
+    check_new(out, "out")
     model, stored = read_found(_with_precision, chosen.model)
     precision = stored if chosen.precision is None else PRECISIONS[chosen.precision]
     model.method.to(precision)

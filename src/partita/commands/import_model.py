@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from partita.data.prepare import read_tokenizer, tokenizer_file
 from partita.data.tokenizers import Tokenizer
 from partita.downloads import NotFetchedError, fetch
 from partita.errors import InputError, naming, require, require_int
-from partita.files import check_folder
+from partita.files import check_new
 from partita.hub.card import network_in_words
 from partita.hub.published.importing import import_model
 from partita.hub.published.planning import CONDITIONINGS, ImportOptions
@@ -103,8 +102,7 @@ def run(words: Sequence[str]) -> None:
     """What is quick to check first; then read, convert, write."""
     chosen = options(words)
     out = Path(chosen.out)
-    require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
-    check_folder(out.parent, "out")
+    check_new(out, "out")
     hosted = _hosted(chosen.file)
     if hosted is None and not Path(chosen.file).exists():
         raise missing(chosen.file, "file", f"check the name, or give {PREFIX}...")

@@ -22,6 +22,8 @@ from partita.errors import InputError, described, require
 T = TypeVar("T")
 Configs = dict[str, Mapping[str, Any]]
 
+_HUGE = re.compile(r"[-+]?[0-9]{309,}")  # digits of what no fraction of the machine's holds
+
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
@@ -77,8 +79,11 @@ def parse(parser: ArgumentParser, words: Sequence[str], options: type[T]) -> T:
         raise _placed(error, configs, words) from error
     except ArgumentError as error:
         raise _placed(_explained(parser, words, error), configs, words) from error
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError("options", _one_line(error), _usage(parser)) from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        apart = [part for word in words for part in word.split("=", 1)]
+        huge = [flag for flag, value in pairwise(apart) if _HUGE.fullmatch(value)]
+        said = InputError([*huge, "options"][0], _one_line(error), _usage(parser))
+        raise _placed(said, configs, words) from error
     values = {field.name: found[field.name] for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     return options(**values)
 
@@ -173,13 +178,20 @@ def _inside(content: Any, section: str) -> object:  # noqa: ANN401 - whatever a 
 
 def _placed(error: InputError, configs: Configs, words: list[str]) -> InputError:
     """An error that names the file too if the key at fault comes from one."""
-    section, _, key = error.argument.partition(".")
-    if not key or any(word.split("=")[0] == f"--{error.argument}" for word in words):
+    name = error.argument.removeprefix("--")
+    if any(word.split("=")[0] == f"--{name}" for word in words):
         return error
-    files = [name for name, content in configs.items() if key in (content.get(section) or {})]
+    files = [file for file, content in configs.items() if name == "options" or _says(content, name)]
     if not files:
         return error
     return InputError(error.argument, f"{error.problem} (in {files[-1]})", error.remedy)
+
+
+def _says(content: Mapping[str, Any], key: str) -> bool:
+    """Whether a file says something of a key or a section."""
+    above, _, last = key.rpartition(".")
+    inside = _inside(content, above) if above else content
+    return isinstance(inside, Mapping) and last in inside
 
 
 # Errors ------------------------------------------------------------------------------------------

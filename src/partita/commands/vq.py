@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +11,9 @@ import torch
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.terminal import Terminal, bar
 from partita.data.images import ImageOptions, read_images
-from partita.errors import naming, require
+from partita.errors import naming
 from partita.evaluation.pictures import grid_png
-from partita.files import check_folder
+from partita.files import check_new
 from partita.hub.image_tokenizers import save_image_tokenizer
 from partita.networks.vq import VQConfig
 from partita.provenance import environment
@@ -64,8 +63,7 @@ def run(words: Sequence[str]) -> None:
     """Read, train, measure, save."""
     chosen = options(words)
     out = Path(chosen.out)
-    require(not os.path.lexists(out), "out", f"{out} exists already", "choose another folder")
-    check_folder(out.parent, "out")
+    check_new(out, "out")
     names = flags_of(Options, "images", "out") | {"path": "images", "split": "images"}
     with naming(_INSIDE | names):
         how = {"size": chosen.size, "colour": chosen.colour}

@@ -77,7 +77,7 @@ def parquet_texts(path: Path, field: str, label: str | None) -> Iterator[Labelle
     require_file(path)
     parquet = package("pyarrow.parquet", path, "parquet")
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path, page_checksum_verification=True)  # where there are any
         names = file.schema_arrow.names
         for key, name in (("field", field), ("label", label)):
             there = name is None or name in names

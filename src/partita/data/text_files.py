@@ -69,6 +69,8 @@ def unpacked(path: Path, size: int) -> Iterator[bytes]:
     require_file(path)
     suffix = path.suffix.lower()
     with reading(path), path.open("rb") as raw:
+        if suffix in COMPRESSED and not raw.peek(1):  # cut to nothing: packed nothing has a head
+            raise DamagedError("it is empty")
         if suffix == ".zst":
             yield from _gathered(_zst_chunks(raw, path), size)
             return

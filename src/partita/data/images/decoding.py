@@ -41,6 +41,8 @@ def decode(data: bytes, name: str, size: int | None, colour: bool | None) -> Pix
         with warnings.catch_warnings():
             # A small file that unpacks to gigabytes is an attack, which Pillow only warns of.
             warnings.simplefilter("error", image.DecompressionBombWarning)
+            with image.open(io.BytesIO(data), formats=_FORMATS) as checked:
+                checked.verify()  # the sums of a PNG's parts, which loading does not look at
             with image.open(io.BytesIO(data), formats=_FORMATS) as opened:
                 opened.load()
                 upright = pillow("ImageOps").exif_transpose(opened)
