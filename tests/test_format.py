@@ -135,10 +135,9 @@ def test_other_precisions_come_back(dtype, tmp_path):
 
 
 def test_what_a_section_leaves_out_is_as_in_a_new_recipe():
-    old = replace(Recipe().network, qk_scale=1.0)  # networks had it before it had a name
     wide = {"network": {"width": 64}}
-    assert Recipe.from_dict(wide).network == replace(old, width=64)
-    assert Recipe.from_dict({}) == replace(Recipe(), network=old)
+    assert Recipe.from_dict(wide).network == replace(Recipe().network, width=64)
+    assert Recipe.from_dict({}) == Recipe()
     assert Recipe.from_dict(Recipe().to_dict()) == Recipe()
 
 

@@ -56,14 +56,12 @@ class Recipe:
 
     @staticmethod
     def from_dict(sections: object) -> Recipe:
-        """The recipe that `to_dict` described; every key and every type is checked.
+        """The recipe with these sections: keys that are left out have the defaults of `Recipe()`.
 
-        Strangers write such dictionaries too: nothing in one is imported, opened or run.
+        They are the command line's, too. Every key and every type is checked, and nothing in the
+        dictionary is imported, opened or run: strangers write such dictionaries too.
         """
-        # What networks did before there was a choice, recipes from then do not name.
-        new = Recipe()
-        old = dataclasses.replace(new, network=dataclasses.replace(new.network, qk_scale=1.0))
-        return _filled(old, sections)
+        return _filled(Recipe(), sections)
 
     def resolved(self) -> Recipe:
         """The recipe with the length of its run and the kind of its rows written out."""

@@ -13,6 +13,7 @@ from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.terminal import Terminal, print_json
 from partita.hub import checkpoints, format
 from partita.hub.find import read_found
+from partita.migration import saved_recipe
 from partita.recipe import flatten
 
 
@@ -61,14 +62,16 @@ def _facts(folder: Path) -> dict[str, Any]:
     kind = format.kind_of(folder)
     needed = format.REQUIRED if kind == format.KIND else (format.CONFIG, format.WEIGHTS)
     checksums = format.verify(folder, kind, needed)
-    content = format.read_json(folder / format.CONFIG)
+    place = folder / format.CONFIG
+    content = format.read_json(place)
+    recipe = saved_recipe({"recipe": {}} | content, place) if kind == format.KIND else content
     shapes = format.shapes(folder / format.WEIGHTS)
     state = format.read_json(folder / format.STATE) if format.STATE in checksums else {}
     return {
         "folder": str(folder),
         "kind": kind,
         "parameters": sum(shapes.values()),
-        "recipe": content.get("recipe", {}) if kind == format.KIND else content,
+        "recipe": recipe,
         "provenance": content.get("provenance", {}),
         "state": state,
         "checksums": checksums,

@@ -13,11 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, get_loader, set_parsing_settings
 
 from partita.commands import program
 from partita.data.reading import reading
-from partita.errors import InputError, described, require
+from partita.errors import InputError, described, naming, require
+from partita.migration import written_recipe
 
 T = TypeVar("T")
 Configs = dict[str, Mapping[str, Any]]
@@ -72,7 +74,9 @@ def add_options(parser: ArgumentParser, options: type, **places: str) -> None:
 def parse(parser: ArgumentParser, words: Sequence[str], options: type[T]) -> T:
     """The dataclass that some words describe. What does not fit is one clear line."""
     words = _switched(parser, _underscored(words))
-    configs = _read_configs(parser, words)
+    read = _read_configs(parser, words)
+    configs = {name: _in_todays_keys(content, Path(name)) for name, content in read.items()}
+    words = _replaced(words, {name: new for name, new in configs.items() if new != read[name]})
     try:
         found = parser.instantiate(parser.parse_args(words))
     except InputError as error:
@@ -165,6 +169,37 @@ def _read_config(parser: ArgumentParser, path: Path) -> Mapping[str, Any]:
         problem = f"{path}: {section} must hold keys, got {reprlib.repr(inside)}"
         require(isinstance(inside, Mapping | str), "--config", problem, hint)
     return content  # type: ignore[no-any-return]
+
+
+def _in_todays_keys(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """A recipe that was perhaps written for an earlier version."""
+    with naming({"model": "--config"}):
+        return written_recipe(content, path)
+
+
+def _replaced(words: list[str], configs: Configs) -> list[str]:
+    """The words with some recipes in place of the names of their files."""
+    inline = {name: _one_document(content) for name, content in configs.items()}
+    joined = {f"--config={name}": f"--config={text}" for name, text in inline.items()}
+    return [
+        inline.get(word, word) if flag == "--config" else joined.get(word, word)
+        for flag, word in zip(["", *words], words, strict=False)
+    ]
+
+
+class _Quoting(yaml.SafeDumper):  # type: ignore[misc]
+    """Texts in quotes: without them `1e-3` is read as a number."""
+
+
+_Quoting.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
+
+
+def _one_document(content: Mapping[str, Any]) -> str:
+    """YAML in braces, which `--config` takes in place of a file."""
+    text: str = yaml.dump(dict(content), Dumper=_Quoting, default_flow_style=True, sort_keys=False)
+    return text
 
 
 def _inside(content: Any, section: str) -> object:  # noqa: ANN401 - whatever a file holds

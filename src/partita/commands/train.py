@@ -16,6 +16,7 @@ from partita.commands.terminal import Terminal
 from partita.errors import naming, require
 from partita.hub import format
 from partita.hub.find import read_found
+from partita.hub.parts import read_recipe
 from partita.recipe import Recipe
 from partita.training.distribution import leave
 from partita.training.retrofit import is_retrofit
@@ -123,7 +124,8 @@ def recipe_of(start: str) -> Recipe:
 
 def _recipe_in(folder: Path) -> Recipe:
     format.verify(folder)
-    return Recipe.from_dict(format.read_json(folder / format.CONFIG).get("recipe", {}))
+    place = folder / format.CONFIG
+    return read_recipe(format.read_json(place), place)
 
 
 def flat(name: str, value: object, skip: Container[str] = ()) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """The one format of models and checkpoints: a folder of safetensors and JSON, nothing else.
 
-    config.json             the recipe, resolved; versions; where the model comes from
+    config.json             the recipe, resolved, and its version; where the model comes from
     tokenizer.json          the tokenizer
     model.safetensors       the weights to use (the moving average of a run)
     manifest.json           format version and the checksum of every other file, written last

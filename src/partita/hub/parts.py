@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from partita.data.kinds import AnyTokenizer, any_tokenizer
 from partita.errors import InputError, require
 from partita.hub import format
 from partita.methods import METHODS
+from partita.migration import saved_recipe, stamped
 from partita.recipe import Recipe
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -34,7 +35,7 @@ def config(recipe: Recipe, tokenizer: AnyTokenizer, provenance: dict[str, Any]) 
         "library": "partita",
         "version": __version__,
         "tokens": tokenizer.vocab_size,
-        "recipe": recipe.to_dict(),
+        **stamped(recipe.to_dict()),
         "provenance": provenance,
     }
 
@@ -72,16 +73,23 @@ def read(folder: Path) -> Parts:
     require(isinstance(provenance, dict), "model", f"{place} is damaged: provenance has no keys")
     with _blaming(folder / format.TOKENIZER):
         tokenizer = _tokenizer(folder, format.TOKENIZER_TENSORS in checksums)
-    with _blaming(place):
-        _check_method(content.get("recipe"))
-        recipe = Recipe.from_dict(content.get("recipe"))
-        length = recipe.network.length
-        require(length <= _LONGEST, "recipe", f"network.length is {length}, which is too long")
+    recipe = read_recipe(content, place)
     # Copies: the file may change, or be written anew, while the model is in use.
     stored = format.read_tensors(folder / format.WEIGHTS)
     weights = {name: tensor.clone() for name, tensor in stored.items()}
     method = build(recipe, tokenizer, weights, folder)
     return Parts(method, tokenizer, recipe, provenance)
+
+
+def read_recipe(content: Mapping[str, Any], place: Path) -> Recipe:
+    """The recipe in `config.json`, which lies there and holds this; of any version so far."""
+    sections = saved_recipe(content, place)
+    with _blaming(place):
+        _check_method(sections)
+        recipe = Recipe.from_dict(sections)
+        length = recipe.network.length
+        require(length <= _LONGEST, "recipe", f"network.length is {length}, which is too long")
+    return recipe
 
 
 def build(

@@ -2,7 +2,7 @@
 
 In it are
 
-    recipe.json                         the resolved recipe and the name of its tokens
+    recipe.json                         the resolved recipe, its version and the name of its tokens
     checkpoints/                        the latest few and the best
     metrics.jsonl, curves.png, samples/ the journal
 """
@@ -25,6 +25,7 @@ from partita.errors import InputError, naming, require, require_int, require_num
 from partita.files import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
 from partita.hub import checkpoints, format
 from partita.hub.parts import config, tokenizer_files
+from partita.migration import saved_recipe, stamped
 from partita.recipe import Recipe, differences
 from partita.training.engine import Engine
 from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics
@@ -54,7 +55,7 @@ class RunFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / RECIPE
         refuse_changes(self.folder, self.recipe, self.tokens)
-        content = {"tokens": self.tokens, "recipe": self.recipe.to_dict()}
+        content = {"tokens": self.tokens, **stamped(self.recipe.to_dict())}
         write_whole(path, json.dumps(content, indent=1))
         remove_partial(self.folder)
         if (self.folder / checkpoints.FOLDER).is_dir():
@@ -138,7 +139,7 @@ def refuse_changes(folder: Path, recipe: Recipe, tokens: str | None = None) -> N
     require(path.exists(), "out", f"{folder} holds checkpoints but no {RECIPE}", _ELSEWHERE)
     with naming({"model": "out"}):
         before = format.read_json(path)
-    sections = before.get("recipe")
+        sections = saved_recipe(before, path)
     if not isinstance(sections, dict):
         raise InputError("out", f"{path} is damaged: it lacks the recipe", _ELSEWHERE)
     changes = differences(sections, recipe.to_dict())

@@ -1,0 +1,96 @@
+"""Recipes of earlier versions, brought to the keys of this one when a file is read.
+
+A file that holds a recipe says in which version's keys: `config.json` of models and checkpoints and
+`recipe.json` of runs always do, a YAML file may. Reading one applies the steps from that version
+on, one after the other. Recipes from Python never pass through here: `Recipe.from_dict` knows the
+keys and the defaults of today alone.
+
+A key that is renamed, moved or written in another way gets a step at the end of `STEPS`. A new key
+needs one only if its default is not what was done before there was the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partita.errors import InputError, require
+
+KEY = "recipe_version"
+OLDEST = 1  # of models and runs that do not state a version
+
+Sections = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a recipe of one version is written in the next."""
+
+    change: Callable[[Sections], Sections]
+    """The recipe in the keys of the next version, as a new dictionary. What is no recipe stays as
+    it is: reading goes on to say what is wrong with it."""
+    complete: bool = False
+    """Whether the step gives a meaning to a missing key. It is then for complete recipes alone,
+    which programs write; people leave keys out, and mean the defaults of the day."""
+
+
+def _attention_without_a_scale(recipe: Sections) -> Sections:
+    """Networks scaled their attention by 1 before there was `network.qk_scale`."""
+    network = recipe.get("network", {})
+    if not isinstance(network, Mapping):
+        return recipe
+    return {**recipe, "network": {"qk_scale": 1.0, **network}}
+
+
+STEPS: Mapping[int, Step] = {
+    1: Step(_attention_without_a_scale, complete=True),
+}
+"""The step from each version to the next. A version has one step."""
+
+VERSION = OLDEST + len(STEPS)
+
+
+def stamped(recipe: Sections) -> Sections:
+    """A recipe beside its version, as files hold them."""
+    return {KEY: VERSION, "recipe": recipe}
+
+
+def saved_recipe(content: Mapping[str, Any], path: Path) -> object:
+    """The recipe of a file that a program wrote, whose content this is, in the keys of today."""
+    version = _version(content.get(KEY, OLDEST), path)
+    recipe = content.get("recipe")
+    return migrated(recipe, version) if isinstance(recipe, dict) else recipe
+
+
+def written_recipe(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The recipe of a YAML file, whose content this is, in the keys of today.
+
+    One that states a version means what it meant then. In any other, keys of every age are
+    understood, and those that it leaves out have the defaults of today.
+    """
+    recipe = {key: value for key, value in content.items() if key != KEY}
+    if KEY in content:
+        return migrated(recipe, _version(content[KEY], path))
+    return migrated(recipe, OLDEST, complete=False)
+
+
+def migrated(
+    recipe: Sections, version: int, *, complete: bool = True, steps: Mapping[int, Step] = STEPS
+) -> Sections:
+    """A recipe in the keys of a version, in those that the last step leads to."""
+    for number in range(version, OLDEST + len(steps)):
+        if complete or not steps[number].complete:
+            recipe = steps[number].change(recipe)
+    return recipe
+
+
+def _version(version: object, path: Path) -> int:
+    """A version that a file states; one that is unknown is refused."""
+    if not isinstance(version, int) or isinstance(version, bool) or version < OLDEST:
+        problem = f"{path}: {KEY} must be a whole number from {OLDEST} to {VERSION}"
+        raise InputError("model", f"{problem}, got {version!r:.200}")
+    newer = f"{path} has {KEY} {version!r:.200}, this version of partita reads up to {VERSION}"
+    require(version <= VERSION, "model", newer, "update partita")
+    return version
