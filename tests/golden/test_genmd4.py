@@ -80,7 +80,7 @@ def test_initial_exponents(file):
         model = GenMD4(Sizes(case.config["vocab_size"]), exponent=float(power))
         limits = {name: max(case.facts["tolerance"][name], 1e-6) for name in ("rtol", "atol")}
         torch.testing.assert_close(model.raw.detach(), raw.float().expand_as(model.raw), **limits)
-        torch.testing.assert_close(model.exponents[0].detach(), power.float(), **limits)
+        torch.testing.assert_close(model.exponents[0].detach(), power.double(), **limits)
 
 
 # Losses ------------------------------------------------------------------------------------------

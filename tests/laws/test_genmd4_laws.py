@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from partita.errors import InputError
+from partita.evaluation.likelihood import nelbo
 from partita.methods import METHODS
 from partita.methods.contracts import Chain
 from partita.methods.genmd4 import SECOND_MASK, GenMD4, surplus
@@ -180,7 +181,7 @@ def test_times_have_the_density_that_weighs_them(powers, t1):
     model = table_genmd4(powers=powers, t1=t1)
     u = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     with torch.no_grad():
-        t, share = model.times(u)
+        t, _, share = model.times(u)
     assert float(t.min()) > 0
     assert float(t.min()) >= t1
     assert float(t.max()) <= 1
@@ -212,6 +213,44 @@ def test_estimates_hold_for_small_exponents(power):
     error = float(drawn.std()) / runs**0.5
     assert abs(float(drawn.mean()) - 2 * math.log(VOCAB)) < 4 * error
     assert error < 0.03
+
+
+@pytest.mark.parametrize("power", [1e-2, 1e-3, 1e-6, 1e-30, 1e-300])
+def test_estimates_hold_where_times_are_too_small_for_numbers(power):
+    """One token of two and a network without any knowledge: the bound is ln 2, near t = 0."""
+    network = TableNetwork(torch.zeros(3, 1, 2))
+    model, rows, runs = GenMD4(network, exponent=power), 1024, 120
+    estimate = nelbo(
+        model, torch.ones(rows, 1, dtype=torch.int64), replicates=runs, batch_size=rows
+    )
+    assert estimate.nats_error < 0.005
+    assert abs(estimate.nats - math.log(2)) < 3 * estimate.nats_error
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e-6, 1e-30])
+@pytest.mark.parametrize("token", range(VOCAB))
+def test_small_exponents_that_differ_have_their_bound_and_its_gradient(token, scale):
+    """With no knowledge of the data a token's bound is ln V + mean(w) / w_x - 1.
+
+    The gradient of raw is that of log w, as softplus is the exponential function here.
+    """
+    model = table_genmd4(length=1, powers=[scale * p for p in (1, 1.5, 2)])
+    torch.nn.init.zeros_(model.network.table)
+    w = model.exponents.detach()
+    exact = math.log(VOCAB) + w.mean() / w[token] - 1
+    slope = w / w[token] / VOCAB
+    slope[token] = 1 / VOCAB - w.mean() / w[token]
+    rows, runs = 1024, 100
+    x, drawn = torch.full((rows, 1), token), []
+    for step in range(runs):
+        loss = model.loss(x, Noise.for_batch(5, rows), step)
+        slopes = torch.autograd.grad(loss.objective, model.raw)[0]
+        drawn.append(torch.cat([loss.per_token.mean()[None], slopes]).detach())
+    values = torch.stack(drawn)
+    error = values.std(0) / runs**0.5
+    wanted = torch.cat([exact[None], slope])
+    assert bool(((values.mean(0) - wanted).abs() < 4 * error).all())
+    assert float(error.max()) < 0.03
 
 
 def test_streams_of_training_and_validation_do_not_meet():

@@ -178,9 +178,8 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         require(layout is DENSE, "layout", problem, "give each a row: --data.rows padded")
         _check(tokens, self, valid)
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        t, share = crowded_times(
-            positive_time(even_times(noise, step, batch or len(tokens))), CROWD
-        )
+        u = positive_time(even_times(noise, step, batch or len(tokens)))
+        t, _, share = crowded_times(u, CROWD)
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         u_gone = noise.uniform(Purpose.INSERT, step, positions)
         u_mask = noise.uniform(Purpose.MASK, step, positions)

@@ -29,7 +29,9 @@ baseline. Without that part every exponent would fall to 0.
 Times are not drawn uniformly: a token is hidden with probability t^w and then costs w/t, which has
 infinite variance for w <= 1, and for small w nearly all of it comes from times too small to be ever
 drawn. Half of the times have the density c t^(c-1) with c = min w / 2 instead, and all are weighed
-by the density of both halves together: the variance is finite whatever w becomes.
+by the density of both halves together: the variance is finite whatever w becomes. Where w is small
+those times are below the smallest number, so their logarithm is kept beside them. The network reads
+such a time as 0.
 
 The reference implementation draws uniform times and stays away from the ends: with
 alpha_t,i = 1 - (1 - eps) t^(w_i) and times in [t1, 1], tokens that are hidden at t1 are guessed
@@ -55,7 +57,7 @@ from partita.networks.kinds import make_network
 from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
-from partita.processes.draws import crowded_times, even_times, positive_time
+from partita.processes.draws import CrowdedTimes, crowded_times, even_times, positive_time
 from partita.randomness import Noise, Purpose
 
 SECOND_MASK = 1 << 23  # the second mask's bit in the number of the noise's stream
@@ -141,16 +143,16 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
 
     @property
     def exponents(self) -> Float[Tensor, "V"]:
-        """w > 0, one for each real token."""
-        return F.softplus(self.raw.to(torch.promote_types(self.raw.dtype, torch.float32)))
+        """w > 0, one for each real token: in float64, where e^raw is above 0 down to e^-700."""
+        return F.softplus(self.raw.double())
 
-    def _log_hidden(self, w: Tensor, t: Tensor) -> Tensor:
+    def _log_hidden(self, w: Tensor, log_t: Tensor) -> Tensor:
         """log(1 - alpha_t) = w log t + log(1 - eps), exact where 1 - alpha_t is small."""
-        return w * t.log() + math.log1p(-self.eps)
+        return w * log_t + math.log1p(-self.eps)
 
     def alpha(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B V"]:
         """The probability that each token is visible at time t."""
-        return -torch.expm1(self._log_hidden(self.exponents, t[:, None]))
+        return -torch.expm1(self._log_hidden(self.exponents, t[:, None].log()))
 
     def log_mask(
         self,
@@ -160,14 +162,18 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
         valid: Bool[Tensor, "B L"],
     ) -> Float[Tensor, "B"]:
         """log q(z_t | x): which of the valid tokens are masked."""
-        hidden = self._log_hidden(self._of_tokens(tokens), t[:, None])
+        return self._log_mask(tokens, masked, t.log(), valid)
+
+    def _log_mask(self, tokens: Tensor, masked: Tensor, log_t: Tensor, valid: Tensor) -> Tensor:
+        """The same of log t, for times that are too small for a number."""
+        hidden = self._log_hidden(self._of_tokens(tokens), log_t[:, None])
         # Where a token is hidden, the other branch is not taken, nor may its gradient be infinite.
         visible = torch.log(-torch.expm1(torch.where(masked, -1.0, hidden)))
         return torch.where(valid, torch.where(masked, hidden, visible), 0).sum(-1)
 
     def _of_tokens(self, tokens: Tensor) -> Tensor:
-        """w_x of each token, in float64; padding holds the mask, whose number does not matter."""
-        return self.exponents.double()[tokens.clamp(max=len(self.raw) - 1)]
+        """w_x of each token; padding holds the mask, whose number does not matter."""
+        return self.exponents[tokens.clamp(max=len(self.raw) - 1)]
 
     # The reverse process -------------------------------------------------------------------------
 
@@ -241,18 +247,20 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
         check_tokens(tokens, self, valid)
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         tokens = torch.where(real, tokens, self.mask_id)  # padding may hold anything
-        t, share = self.times(positive_time(even_times(noise, step, batch or len(tokens))))
+        t, log_t, share = self.times(positive_time(even_times(noise, step, batch or len(tokens))))
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        chance = self._log_hidden(self._of_tokens(tokens), t[:, None]).exp().detach()
+        chance = self._log_hidden(self._of_tokens(tokens), log_t[:, None]).exp().detach()
 
         def hide(stream: int) -> Tensor:
             return (noise.fork(stream).uniform(Purpose.MASK, step, positions) < chance) & real
 
         masks = hide(noise.stream), hide(noise.stream ^ SECOND_MASK)
-        return self.loss_under(tokens, masks, t, real, label, share=share, layout=layout)
+        return self.loss_under(
+            tokens, masks, t, real, label, log_t=log_t, share=share, layout=layout
+        )
 
-    def times(self, u: Float[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
-        """Times in (t1, 1] of uniform numbers, the upper half near 0, and t times their density."""
+    def times(self, u: Float[Tensor, "B"]) -> CrowdedTimes:
+        """Times in (t1, 1] of uniform numbers, the upper half near 0."""
         return crowded_times(u, self.exponents.detach().min().to(u.dtype) / 2, self.t1)
 
     def loss_under(
@@ -263,14 +271,19 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
         valid: Bool[Tensor, "B L"],
         label: Int64[Tensor, "B"] | None = None,
         *,
+        log_t: Float[Tensor, "B"] | None = None,
         share: Float[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> Loss:
         """The loss for tokens that are already hidden, in two ways.
 
-        `share` is t times the density that t was drawn from (uniform on [t1, 1] unless given).
+        `log_t` has to be given where t is too small for a number. `share` is t times the density
+        that t was drawn from (uniform on [t1, 1] unless given).
         """
+        log_t = t.log() if log_t is None else log_t
         share = t / (1 - self.t1) if share is None else share
+        # Exponents in units of the largest, so that neither they nor 1 / share leave float32.
+        unit = self.exponents.detach().amax()
         everywhere = asks_everywhere(self, tokens)
         losses, nats = [], []
         for masked in masks:
@@ -278,8 +291,8 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
             z = torch.where(masked, self.mask_id, tokens)
             x = tokens.where(masked, 0)[queries.rows, queries.positions]
             log_mean = self._predict(z, queries, t, label, layout)
-            w = self.exponents.to(log_mean.dtype)
-            weight = (1 / share).to(w.dtype)[queries.rows]
+            w = (self.exponents / unit).to(log_mean.dtype)
+            weight = (unit / share).to(w.dtype)[queries.rows]
             surprise = -log_mean.gather(-1, x[:, None])[:, 0]
             terms = weight * (w[x] * surprise + surplus(log_mean, x, w))
             empty = terms.new_zeros(tokens.shape)
@@ -289,7 +302,7 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
         times_hidden = masks[0].long() + masks[1].long()
         cross_entropy = (nats[0] + nats[1]) / times_hidden.clamp(min=1)
         difference = (losses[0] - losses[1]).sum(-1).detach()
-        log_q = [self.log_mask(tokens, masked, t, valid) for masked in masks]
+        log_q = [self._log_mask(tokens, masked, log_t, valid) for masked in masks]
         reinforce = (difference * (log_q[0] - log_q[1]) / 2).sum().to(per_token.dtype)
         count = valid.sum()
         objective = (per_token.sum() + reinforce - reinforce.detach()) / count
@@ -300,7 +313,7 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
         nats = torch.full_like(x, self.eps * math.log(self.mask_id), dtype=torch.float64)
         if self.t1 > 0:
             start = torch.tensor(self.t1, dtype=torch.float64, device=x.device)
-            guess = (self.exponents.double() * start.log()).log_softmax(-1)
-            hidden = self._log_hidden(self._of_tokens(x), start).exp()
+            guess = (self.exponents * start.log()).log_softmax(-1)
+            hidden = self._log_hidden(self._of_tokens(x), start.log()).exp()
             nats = nats - hidden * guess[x.clamp(max=self.mask_id - 1)]
         return torch.where(valid, nats, 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -54,18 +57,38 @@ def positive_time(time: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
     return 1 - time
 
 
+class CrowdedTimes(NamedTuple):
+    """Times, more of them near 0 than under a uniform density."""
+
+    t: Float[Tensor, "B"]
+    """0 where the time is too small for a number; its logarithm is right even there."""
+    log_t: Float[Tensor, "B"]
+    share: Float[Tensor, "B"]
+    """t times its density: what a loss like 1/t is divided by."""
+
+
 def crowded_times(
     u: Float[Tensor, "B"], c: float | Float[Tensor, ""], first: float = 0.0
-) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
-    """Times in (first, 1] of uniform numbers in (0, 1], and t times their density.
+) -> CrowdedTimes:
+    """Times in (first, 1] of uniform numbers in (0, 1].
 
     The lower half becomes uniform times, the upper half has the density c t^(c-1). Losses like 1/t
     that come up with probability t^w have a finite variance under both together if w > c; under
     uniform times alone they have none for w <= 1.
+
+    A small c needs times below the smallest number: t = v^(1/c) of a uniform v is one of them with
+    probability e^(-745 c). Such times carry nearly all of the loss, which is why log t = log v / c
+    is what is computed.
     """
     power = torch.as_tensor(c, dtype=u.dtype, device=u.device)
-    start: Tensor = first**power
+    log_first = math.log(first) if first > 0 else -math.inf
+    span = -torch.expm1(power * log_first)  # 1 - first^c
     even = first + (1 - first) * 2 * u
-    near = (start + (1 - start) * (2 * u - 1)).clamp(min=0) ** (1 / power)
-    t = torch.where(u <= 0.5, even, near).clamp(min=torch.finfo(u.dtype).tiny)
-    return t, t / (1 - first) / 2 + power * t**power / (1 - start) / 2
+    # 1 - v, for v from 0 to 1 over the upper half of u; the lower half is not taken.
+    rest = (2 - 2 * u).clamp(max=1)
+    crowded = torch.log1p(-span * rest) / power
+    is_even = u <= 0.5
+    log_t = torch.where(is_even, even.log(), crowded)
+    t = torch.where(is_even, even, crowded.exp())
+    density = t / (1 - first) + power * torch.exp(power * log_t) / span
+    return CrowdedTimes(t, log_t, density / 2)
