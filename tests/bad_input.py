@@ -217,6 +217,21 @@ TABLE = {
     "fractional top_k": (lambda: sample(mdlm(), top_k=2.5), "top_k"),
     "temperature in words": (lambda: sample(mdlm(), temperature="hot"), "temperature"),
     "temperature NaN": (lambda: sample(mdlm(), temperature=float("nan")), "temperature"),
+    "temperature without end": (lambda: sample(mdlm(), temperature=float("inf")), "temperature"),
+    "temperature beyond float32": (lambda: sample(mdlm(), temperature=1e300), "temperature"),
+    "temperature next to 0": (lambda: sample(mdlm(), temperature=1e-310), "temperature"),
+    "temperature next to 0, captured": (
+        lambda: sample(mdlm(), temperature=1e-310, speed="captured"),
+        "temperature",
+    ),
+    "temperature of a recipe next to 0": (
+        lambda: SamplingOptions(temperature=1e-310),
+        "sampling.temperature",
+    ),
+    "noise without end": (
+        lambda: sample(mdlm(), sampler="confidence", noise_temperature=float("inf")),
+        "noise_temperature",
+    ),
     "negative first": (lambda: sample(mdlm(), first=-1), "first"),
     "prompt as a tensor": (lambda: sample(mdlm(), prompt=TEXT), "prompt"),
     "prompt as lists": (lambda: Prompt([[0]], [[True]]), "prompt"),

@@ -13,7 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from partita.errors import InputError, require, require_int, require_number
+from partita.errors import (
+    InputError,
+    require,
+    require_int,
+    require_number,
+    require_temperature,
+)
 
 
 @dataclass(frozen=True)
@@ -21,14 +27,14 @@ class Decoding:
     """How a token is drawn from its distribution: temperature first, then top-k, then top-p."""
 
     temperature: float = 1.0
-    """Divides the logits; 0 takes the most probable token."""
+    """Divides the logits: from 1e-30 to 1e30, or 0, which takes the most probable token."""
     top_k: int | None = None
     """Keep the k most probable tokens (and those tied with the last of them)."""
     top_p: float | None = None
     """Keep the most probable tokens until their mass reaches p (and those tied with the last)."""
 
     def __post_init__(self) -> None:
-        require_number(self.temperature, "temperature")
+        require_temperature(self.temperature, "temperature")
         if self.top_k is not None:
             require_int(self.top_k, "top_k")
         if self.top_p is not None:

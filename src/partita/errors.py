@@ -10,6 +10,7 @@ from typing import get_args, get_origin
 
 MOST = 1 << 48  # larger than any size, count or number of steps that a machine can do
 MOST_SEEDS = (1 << 64) - 1
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-30, 1e30  # 1 / temperature is a float32 on a GPU
 
 
 class InputError(ValueError):
@@ -70,6 +71,14 @@ def require_number(value: object, argument: str, least: float = 0.0) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     require(number, argument, f"must be a number, got {value!r}")
     require(value >= least, argument, f"must be at least {least:g}, got {value}")  # type: ignore[operator]
+
+
+def require_temperature(value: object, argument: str) -> None:
+    """Refuse what is neither 0 nor so near to 1 that logits can be divided by it in float32."""
+    require_number(value, argument)
+    fits = value == 0 or LEAST_TEMPERATURE <= value <= MOST_TEMPERATURE  # type: ignore[operator]
+    kind = f"must be 0, or from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}"
+    require(fits, argument, f"{kind}, got {value}", "0 takes the most probable token")
 
 
 def require(condition: bool, argument: str, problem: str, remedy: str = "") -> None:

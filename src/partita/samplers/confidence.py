@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from partita.errors import require_number
+from partita.errors import require_number, require_temperature
 from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
 from partita.registry import Registry
@@ -140,7 +140,7 @@ def confidence(
     (MaskGIT): random at first, sure of itself at the end. "random" always ranks by noise.
     `counts` is a rule, or the number of positions of each step.
     """
-    require_number(noise_temperature, "noise_temperature")
+    require_temperature(noise_temperature, "noise_temperature")
     measure = CONFIDENCES[confidence]
     hidden = canvas.remaining.sum(-1)
     plan = reveal_counts(hidden, steps, counts)
