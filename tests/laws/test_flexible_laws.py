@@ -924,6 +924,23 @@ def test_it_is_flexible_by_name():
         FlexibleTransformer(TransformerConfig(**sizes, time=True), "sum")
 
 
+CUT_OFF = {
+    "schedule": {"schedule": "mdlm:loglinear"},
+    "insertion": {"insertion": "md4:linear"},
+}
+
+
+@pytest.mark.parametrize("argument", CUT_OFF)
+def test_schedules_that_are_cut_off_are_refused(argument):
+    """By the constructor, under its argument's name, and by `build`."""
+    network = small().network
+    with pytest.raises(InputError, match=f"^{argument}: falls from"):
+        FlexMDM(network, **CUT_OFF[argument])
+    with pytest.raises(InputError, match=f"^{argument}: falls from"):
+        FlexMDM.build(TransformerOptions(width=16, heads=2), VOCAB, **CUT_OFF[argument])
+    assert FlexMDM(network, schedule="cosine").process.insertion == make_schedule("cosine")
+
+
 def test_every_text_is_listed():
     assert len(all_texts(3)) == 15
     assert len(all_texts(2, VOCAB + 1)) == len(ORACLE_STATES)

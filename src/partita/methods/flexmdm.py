@@ -91,14 +91,21 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         schedule: str | Schedule = "linear",
         insertion: str | Schedule | None = None,
     ) -> None:
-        """`schedule` is that of unmasking (b), `insertion` (a) is the same unless given."""
+        """`schedule` is that of unmasking (b), `insertion` (a) is the same unless given.
+
+        Both fall from 1 to 0: texts begin with nothing and end whole, or the loss would be no
+        bound.
+        """
         super().__init__()
         fits = isinstance(network, FlexibleTransformer)
         problem = f"{type(network).__name__} does not tell what is missing"
         require(fits, "network", problem, "use FlexibleTransformer")
         self.network = network
         unmasking = make_schedule(schedule)
-        inserting = unmasking if insertion is None else make_schedule(insertion)
+        _check_ends("schedule", unmasking)
+        with naming({"schedule": "insertion"}):
+            inserting = unmasking if insertion is None else make_schedule(insertion)
+        _check_ends("insertion", inserting)
         self.process = Interpolant(inserting, unmasking)
         self.order_nats = order_nats(self.length)
 
@@ -118,9 +125,6 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
             **vars(network), vocab_size=tokens + 2, output_size=tokens, time=True
         )
         chosen = make_schedule(schedule or "linear", **(schedule_options or {}))
-        _check_ends("schedule", chosen)
-        with naming({"schedule": "insertion"}):
-            _check_ends("insertion", chosen if insertion is None else make_schedule(insertion))
         return cls(FlexibleTransformer(config, gaps), schedule=chosen, insertion=insertion)
 
     @property
@@ -259,7 +263,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
 
 
 def _check_ends(argument: str, schedule: Schedule) -> None:
-    """Texts begin with nothing and end whole, or the loss would be no bound."""
+    """Refuse a schedule that is cut off before 1 or before 0."""
     ends = schedule.alpha(torch.tensor([0.0, 1.0], dtype=torch.float64, device="cpu")).tolist()
     problem = f"falls from {ends[0]:.3g} to {ends[1]:.3g}, not from 1 to 0"
     require(ends == [1.0, 0.0], argument, problem, "use another, such as linear")
