@@ -114,6 +114,15 @@ def test_reveal_probability_survives_small_steps(name):
         assert float(exact[0]) == pytest.approx(truth, rel=1e-11)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_where_no_mask_is_left_all_of_them_are_revealed(dtype):
+    """1 - alpha = 128^-200 is too small for any number."""
+    schedule = make_schedule("polynomial", exponent=200.0)
+    t, s = torch.tensor([1 / 128, 1 / 2], dtype=dtype), torch.zeros(2, dtype=dtype)
+    assert float(schedule.one_minus_alpha(t)[0]) == 0
+    assert schedule.reveal_probability(s, t).tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 3.7])
 def test_polynomial_exponents(exponent):
     schedule, t = make_schedule("polynomial", exponent=exponent), torch.linspace(0.01, 1, 50)

@@ -100,6 +100,21 @@ def test_chain_law_agrees_with_the_dynamic_programme():
     torch.testing.assert_close(torch.tensor(exact, dtype=torch.float64).exp(), law)
 
 
+@pytest.mark.parametrize("exponent", [20.0, 200.0])
+def test_a_grid_on_which_alpha_rounds_to_1_before_the_last_time(exponent):
+    """1 - alpha is 8^-20 at the last time but one, where everything is revealed already."""
+    model, grid = table_mdlm(random_logits(2)), sampling_grid("uniform", 8)
+    schedule = make_schedule("polynomial", exponent=exponent)
+    visible = schedule.alpha(grid)
+    assert float(visible[-2]) == 1
+    exact = [exact_log_likelihood(model, x, visible) for x in all_sequences(2)]
+    law = torch.tensor(exact, dtype=torch.float64).exp()
+    torch.testing.assert_close(law.sum(), torch.ones((), dtype=law.dtype))
+    torch.testing.assert_close(law, chain_law(model, 2, grid, schedule))
+    drawn = sample(model, SAMPLES, sampler="ancestral", schedule=schedule, steps=8, seed=1)
+    assert_law(drawn, law)
+
+
 def test_first_hitting():
     model = table_mdlm(random_logits(3))
     law = torch.tensor([exact_log_likelihood(model, x) for x in all_sequences(3)]).double().exp()

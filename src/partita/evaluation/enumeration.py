@@ -81,7 +81,8 @@ def _ancestral(conditionals: Tensor, length: int, visible: Tensor) -> float:
     full = 2**length - 1
     state = {0: 0.0}
     for alpha_t, alpha_s in itertools.pairwise(visible.tolist()):
-        reveal = (alpha_s - alpha_t) / (1 - alpha_t)
+        # Where alpha has rounded to 1 before the last time, everything is revealed already.
+        reveal = (alpha_s - alpha_t) / (1 - alpha_t) if alpha_t < 1 else 1.0
         following: dict[int, list[float]] = {}
         for subset, log_p in state.items():
             hidden = [l for l in range(length) if not subset >> l & 1]  # noqa: E741

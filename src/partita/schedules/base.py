@@ -85,5 +85,9 @@ class Schedule(ABC):
         )
 
     def reveal_probability(self, s: Times, t: Times) -> Times:
-        """(alpha_s - alpha_t) / (1 - alpha_t): a masked token is revealed between t and s < t."""
-        return self.decrease(s, t) / self.one_minus_alpha(t)
+        """(alpha_s - alpha_t) / (1 - alpha_t): a masked token is revealed between t and s < t.
+
+        1 where 1 - alpha_t is too small for a number, so that no mask is left.
+        """
+        hidden = self.one_minus_alpha(t)
+        return torch.where(hidden > 0, self.decrease(s, t) / hidden, 1.0)
