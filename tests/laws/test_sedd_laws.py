@@ -40,7 +40,7 @@ from partita.processes.ctmc import (
     true_reverse,
 )
 from partita.processes.graphs import Absorbing, Uniform
-from partita.processes.masked import prior_nats, reconstruction_nats
+from partita.processes.masked import reconstruction_nats
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.samplers import score as score_samplers
@@ -131,8 +131,17 @@ def data_at_zero(graph, law):
 
 def noised_law(graph, start, sigma):
     """p_t over all states, position by position."""
-    q = torch.linalg.matrix_exp(float(sigma) * over_sequences(graph.matrix(), LENGTH))
+    q = torch.linalg.matrix_exp(min(float(sigma), 700) * over_sequences(graph.matrix(), LENGTH))
     return q @ start
+
+
+def drawn_noise(model, time):
+    """The noise of the states of a bound, from its definition: masks alone at t = 1."""
+    t = torch.tensor(float(time), dtype=torch.float64)
+    if model.graph.mask_id is None or isinstance(model.graph, Rates):
+        return total_noise(model.schedule, t)
+    hidden = model.schedule.one_minus_alpha(t) / model.schedule.one_minus_alpha(torch.ones_like(t))
+    return -torch.log1p(-hidden)
 
 
 def model_of(chain, schedule="mdlm:loglinear", seed=0, **options):
@@ -172,14 +181,18 @@ def point(graph, x0):
     return data_at_zero(graph, (all_sequences(LENGTH) == x0).all(-1).double())
 
 
-def expected_loss(model, x0, time):
-    """E over q(z_t | x0) of the library's loss without its end terms."""
+def expected_loss(model, x0, time, sigma=None):
+    """E over q(z_t | x0) of the library's loss without its end terms.
+
+    q is that of the chain unless another noise is given.
+    """
     graph, states = model.graph, states_of(model.graph)
     times = torch.full((len(states),), float(time), dtype=torch.float64)
     tokens = x0.expand(len(states), -1)
     loss = model.loss_at(tokens, states, times, torch.ones_like(states, dtype=torch.bool))
     ends = model.end_nats(x0[None]).sum()
-    chance = noised_law(graph, point(graph, x0), total_noise(model.schedule, times[0]))
+    sigma = total_noise(model.schedule, times[0]) if sigma is None else sigma
+    chance = noised_law(graph, point(graph, x0), sigma)
     nats = (loss.per_sequence - ends).detach()
     return float(torch.where(chance > 0, chance * nats, 0.0).sum())
 
@@ -200,9 +213,8 @@ def quadrature(function, nodes=8):
 
 
 def bound_of(model, x0, nodes=8):
-    return quadrature(lambda t: expected_loss(model, x0, t), nodes) + float(
-        model.end_nats(x0[None]).sum()
-    )
+    integral = quadrature(lambda t: expected_loss(model, x0, t, drawn_noise(model, t)), nodes)
+    return integral + float(model.end_nats(x0[None]).sum())
 
 
 # Chains ------------------------------------------------------------------------------------------
@@ -304,6 +316,39 @@ def test_expected_loss_is_the_rate_of_divergence(chain, schedule):
         assert expected_loss(model, x0, time) == pytest.approx(expected, rel=1e-7)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_masks_that_all_come_back_have_the_reverse_rates_of_the_chain(schedule):
+    """The same under the process that ends in all masks, with that process's own forward rates."""
+    model = model_of("absorbing", schedule)
+    q = over_sequences(model.graph.matrix(), LENGTH)
+    for time, x0 in itertools.product((0.02, 0.3, 0.9, 0.999), all_sequences(LENGTH)[::4]):
+        t = torch.tensor(time, dtype=torch.float64, requires_grad=True)
+        one = torch.ones_like(t)
+        sigma = model.graph.noise_to_prior(
+            total_noise(model.schedule, t), total_noise(model.schedule, one)
+        )
+        rate = float(torch.autograd.grad(sigma, t)[0])
+        assert float(sigma.detach()) == pytest.approx(float(drawn_noise(model, time)), rel=1e-9)
+        law = noised_law(model.graph, point(model.graph, x0), sigma.detach())
+        ours = float(noise_rate(model.schedule, t.detach())) * model_rates(model, time)
+        expected = float(rate_divergence(true_reverse(rate * q, law), ours, law))
+        assert expected_loss(model, x0, time, sigma.detach()) == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_states_at_the_last_time_are_what_samples_start_from(schedule):
+    model, tokens = model_of("absorbing", schedule), all_sequences(LENGTH)
+    one = torch.ones((), dtype=torch.float64)
+    last = total_noise(model.schedule, one).expand(1000)
+    sigma = model.graph.noise_to_prior(last, last)
+    valid = torch.ones(1000, LENGTH, dtype=torch.bool)
+    drawn = model.graph.noised(
+        tokens[:1].expand(1000, -1), sigma, valid, Noise.for_batch(0, 1000), 0
+    )
+    assert bool((drawn == MASK).all())
+    assert float(model.schedule.alpha(one)) > 0
+
+
 @both_graphs
 def test_drawn_losses_average_to_the_integral(chain):
     model, x0, rows, replicates = model_of(chain), torch.tensor([2, 0]), 256, 200
@@ -320,13 +365,9 @@ def test_drawn_losses_average_to_the_integral(chain):
 
 
 def reverse_law(model, pieces=600):
-    """The law of the model's own reverse process at t = 0, from the prior of the bound."""
+    """The law of the model's own reverse process at t = 0, from what its samplers start from."""
     graph, states = model.graph, states_of(model.graph)
-    left = float(model.schedule.alpha(torch.ones((), dtype=torch.float64)))
-    one = graph.stationary()
-    if graph.mask_id is not None:  # the prior that shows as many tokens as the process leaves
-        one = torch.tensor([left / VOCAB] * VOCAB + [1 - left], dtype=torch.float64)
-    law = one[states].prod(-1)
+    law = graph.stationary()[states].prod(-1)
     # Equal steps of log alpha near t = 1 and of t elsewhere: dsigma is steep there.
     ends = torch.cat(
         [
@@ -360,19 +401,20 @@ def test_bounds_are_above_the_exact_value(chain):
 
 @both_graphs
 def test_the_bound_is_tight_for_exact_scores(chain):
-    """Its mean over the data is the entropy and the divergence of p_1 from the prior."""
+    """Its mean over the data is the entropy and the divergence of p_1 from the samplers' prior.
+
+    There is no divergence from masks.
+    """
     model, law = exact_model(chain)
     mean = sum(
         float(p) * bound_of(model, x0) for p, x0 in zip(law, all_sequences(LENGTH), strict=True)
     )
-    one = torch.ones((), dtype=torch.float64)
-    graph, left = model.graph, float(model.schedule.alpha(one))
-    prior = graph.stationary()
-    if graph.mask_id is not None:
-        prior = torch.tensor([left / VOCAB] * VOCAB + [1 - left], dtype=torch.float64)
-    end = noised_law(graph, data_at_zero(graph, law), total_noise(model.schedule, one))
-    divergence = float((end * (end / prior[states_of(graph)].prod(-1)).log()).sum())
-    entropy = float(-(law * law.log()).sum())
+    graph, entropy, divergence = model.graph, float(-(law * law.log()).sum()), 0.0
+    if chain == "uniform":
+        prior = graph.stationary()[states_of(graph)].prod(-1)
+        end = noised_law(graph, data_at_zero(graph, law), drawn_noise(model, 1.0))
+        divergence = float((end * (end / prior).log()).sum())
+        assert divergence > 1e-9
     assert mean == pytest.approx(entropy + divergence, abs=1e-6)
 
 
@@ -382,8 +424,8 @@ def test_end_terms():
     for name in SCHEDULES:
         schedule = make_schedule(name)
         ends = float(SEDD(Scores(CHAINS["absorbing"]), schedule=name).end_nats(x0).sum())
-        masked = prior_nats(schedule, 2, VOCAB) + reconstruction_nats(schedule, 2, VOCAB)
-        assert ends == pytest.approx(masked)
+        all_hidden = float(schedule.one_minus_alpha(torch.ones((), dtype=torch.float64)))
+        assert ends == pytest.approx(reconstruction_nats(schedule, 2, VOCAB) / all_hidden)
         uniform = UniformSEDD(Scores(CHAINS["uniform"]), schedule=name)
         own = SEDD(Scores(CHAINS["uniform"]), schedule=name, graph=Rates(uniform.graph.matrix()))
         close(uniform.end_nats(x0), own.end_nats(x0))
@@ -415,18 +457,23 @@ def mean_pair(schedule, length=LENGTH):
 def test_the_score_of_a_mean_has_md4_s_bound(schedule):
     md4, sedd = mean_pair(schedule, 3)
     tokens, noise = all_sequences(3), Noise.for_batch(3, VOCAB**3)
-    theirs = md4.loss(tokens, noise, law=Continuous(md4.schedule))
-    ours = sedd.loss(tokens, noise)
+    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    drawn = Continuous(md4.schedule).draw(everywhere, noise, 0, len(tokens))
+    theirs = md4.loss_under(tokens, drawn, everywhere)
+    state = torch.where(drawn.masked, MASK, tokens)
+    ours = sedd.loss_at(tokens, state, drawn.times, everywhere)
     assert torch.equal(ours.counted, theirs.counted)
-    ends = prior_nats(md4.schedule, 1, VOCAB) + reconstruction_nats(md4.schedule, 1, VOCAB)
+    ends = float(sedd.end_nats(tokens)[0, 0])
     torch.testing.assert_close(ours.per_token - ends, theirs.per_token, rtol=1e-6, atol=1e-9)
-    # The whole bound, by quadrature on both sides.
+    # The whole bound, by quadrature on both sides. Ours is that of a start from masks alone.
     md4, sedd = mean_pair(schedule)
+    all_hidden = md4.schedule.one_minus_alpha(torch.ones(4, dtype=torch.float64))
     x0, masks = torch.tensor([2, 1]), torch.tensor(list(itertools.product([0, 1], repeat=2))) == 1
 
     def at(t):
         times = torch.full((4,), t, dtype=torch.float64)
-        hidden = md4.schedule.one_minus_alpha(times)[:, None]
+        hidden = md4.schedule.one_minus_alpha(times) / all_hidden
+        hidden = hidden[:, None]
         chance = torch.where(masks, hidden, 1 - hidden).prod(-1)
         drawn = Corruption(masks, md4.schedule.weight(times)[:, None].expand(4, 2), times)
         loss = md4.loss_under(x0.expand(4, -1), drawn, torch.ones_like(masks))
@@ -564,6 +611,21 @@ def test_rules_converge_to_the_data_law_for_exact_scores(sampler, chain):
     ]
     assert all(a > 2 * b for a, b in itertools.pairwise(gaps))
     assert gaps[-1] < 0.005
+
+
+@both_samplers
+@both_graphs
+def test_rules_converge_to_the_law_that_the_bound_is_of(sampler, chain):
+    """For scores of no law as well; masks that the law's last step leaves count nothing."""
+    model = model_of(chain, seed=3)
+    numbers = [int(point(model.graph, x0).argmax()) for x0 in all_sequences(LENGTH)]
+    law = reverse_law(model, 300)[numbers]
+    law = law / law.sum()
+    gaps = [
+        float((rule_law(model, sampler, steps) - law).abs().sum() / 2) for steps in (2, 8, 32, 128)
+    ]
+    assert all(a > 1.5 * b for a, b in itertools.pairwise(gaps))
+    assert gaps[-1] < 0.01
 
 
 @both_samplers

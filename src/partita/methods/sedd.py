@@ -14,7 +14,15 @@ paper, position by position:
     bound (theorem 3.6)        -log p(x_0) <= integral_0^1 E_q sum over y != x of
                                sigma'(t) Q(x, y) (s_y - r_y log s_y + K(r_y)) dt + end terms
 
-The end terms are KL(q(z_1 | x_0) || p(z_1)), and a reconstruction term where sigma(0) > 0.
+The end terms are KL(q(z_1 | x_0) || p(z_1)), and a reconstruction term where sigma(0) > 0. Samples
+start from p(z_1), uniform tokens or masks, and the bound is that of their law as steps get short
+(where sigma(0) = 0: what is left to guess at t = 0 the bound guesses without the network, and the
+samplers' last step with it).
+
+From all masks the first term is infinite, as alpha(1) of the tokens are visible under q. Masks are
+therefore drawn with probability (1 - alpha(t)) / (1 - alpha(1)) in place of 1 - alpha(t): under
+that process the term is 0. Its reverse rates are the same, -alpha' / (1 - alpha) from a mask to its
+token, and with them scores, score entropy and weights.
 
 Under the absorbing chain only masks move, towards tokens alone, and the true score there is
 alpha / (1 - alpha) = 1 / (e^sigma - 1) times the posterior mean of the clean token (MD4,
@@ -230,8 +238,13 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         blank = 0 if self.graph.mask_id is None else self.graph.mask_id
         tokens = torch.where(real, tokens, blank)  # padding may hold anything
         time = positive_time(even_times(noise, step, batch or tokens.shape[0]))
-        state = self.graph.noised(tokens, total_noise(self.schedule, time), real, noise, step)
+        state = self.graph.noised(tokens, self._noise_drawn(time), real, noise, step)
         return self.loss_at(tokens, state, time, real, label, layout=layout)
+
+    def _noise_drawn(self, time: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
+        """The noise at such times of a process that ends where samples start."""
+        last = total_noise(self.schedule, torch.ones_like(time))
+        return self.graph.noise_to_prior(total_noise(self.schedule, time), last)
 
     def loss_at(
         self,

@@ -100,6 +100,18 @@ class Graph(ABC):
         null: Tensor = torch.linalg.svd(self.matrix().double())[2][-1]
         return (null / null.sum()).clamp(min=0)
 
+    def noise_to_prior(
+        self,
+        sigma: Float[Tensor, "*n"],
+        last: Float[Tensor, "*n"],  # noqa: ARG002 - some chains need it
+    ) -> Float[Tensor, "*n"]:
+        """The noise under which a bound draws states, so that they end where samples start.
+
+        `last` is sigma(1). Here it is sigma itself: the chain only comes near its stationary law,
+        and `end_nats` has what is missing. Where that is infinite another noise is needed.
+        """
+        return sigma
+
     def moving(self, x: Int64[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
         """Where the reverse process can still change a position."""
         return torch.ones_like(x, dtype=torch.bool)

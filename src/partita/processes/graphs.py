@@ -69,6 +69,18 @@ class Absorbing(Graph):
     def stationary(self) -> Float[Tensor, "S"]:
         return one_hot(torch.tensor(self.mask_id), self.states)
 
+    def noise_to_prior(
+        self, sigma: Float[Tensor, "*n"], last: Float[Tensor, "*n"]
+    ) -> Float[Tensor, "*n"]:
+        """1 - alpha(t) divided by 1 - alpha(1): at t = 1 all tokens are masks.
+
+        Under sigma itself alpha(1) of them would still be visible, at an infinite divergence from
+        a prior of masks. Both processes have the same reverse rates, -alpha' / (1 - alpha) from a
+        mask to its token, so scores are those of sigma.
+        """
+        hidden = torch.expm1(-sigma) / torch.expm1(-last)
+        return -torch.log1p(-hidden.clamp(max=1))
+
     def moving(self, x: Int64[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
         return x == self.mask_id
 
@@ -99,12 +111,11 @@ class Absorbing(Graph):
         first: Float[Tensor, "*n"],
         last: Float[Tensor, "*n"],
     ) -> Float[Tensor, "*n"]:
-        """alpha(1) ln V for tokens that the prior shows uniformly, (1 - alpha(0)) ln V for guesses.
+        """ln V for each token that is still a mask at t = 0: it is guessed uniformly.
 
-        The prior is not the stationary law, which has no visible tokens, but the one that shows
-        as many as q does (as in `masked.prior_nats`).
+        The end at t = 1 costs nothing: states are drawn under `noise_to_prior`.
         """
-        return (torch.exp(-last) - torch.expm1(-first)) * math.log(self.tokens)
+        return torch.expm1(-first) / torch.expm1(-last) * math.log(self.tokens)
 
 
 @GRAPHS.register("uniform")

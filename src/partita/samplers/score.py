@@ -6,7 +6,9 @@
   posterior of a position for a true score; under the absorbing chain it is MD4's ancestral step.
 
 The last step of both goes from the last time before 0 to clean data: all of the remaining noise is
-taken back, and no mask is left. Samples start from the chain's end: masks, or uniform tokens.
+taken back, and no mask is left. Samples start from the chain's end: masks, or uniform tokens. So
+does the bound of `methods/sedd.py`, which is that of the limit of short steps; where sigma(0) > 0,
+it guesses the tokens that are left at t = 0 without the network.
 
 Euler's probabilities are negative where a step is too long for its rates, and the analytic ones may
 be where scores fit no law. Negative entries are set to 0 and the rest is scaled to sum to 1.
