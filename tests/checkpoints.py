@@ -18,6 +18,8 @@ from tests.golden.cases import Case
 
 TOKENS = 36
 DERIVED = "rotary_emb.inv_freq"
+MDLM = {"diffusion": "absorbing_state", "parameterization": "subs", "time_conditioning": False}
+"""What decides in the configuration of MDLM's own training code, which PGM's began as."""
 
 
 def write_tokenizer(path: Path, tokens: int = TOKENS, last: str = "last") -> None:
@@ -67,6 +69,7 @@ def lightning(
         "callbacks": {},
         "optimizer_states": [{"state": moments, "param_groups": [{"lr": 3e-4}]}],
         "lr_schedulers": [],
+        "hyper_parameters": {"config": MDLM},
     }
     if ema is not None:
         content["ema"] = {"decay": 0.9999, "num_updates": 1000, "shadow_params": ema}

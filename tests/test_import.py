@@ -137,7 +137,9 @@ def test_pgm_answers_from_revealed_tokens_alone():
 
 def test_mdlm_that_is_told_the_time():
     case = cases.own(MDLM)
-    model = imported(lightning(state_of(case)), "--conditioning", "sigma")
+    timed = {"config": {"parameterization": "subs", "time_conditioning": True}}
+    content = lightning(state_of(case), hyper_parameters=timed)
+    model = imported(content, "--conditioning", "sigma")
     hidden = case["in.xt"] == case.facts["info"]["mask_index"]
     rows, positions = hidden.nonzero(as_tuple=True)
     with torch.no_grad():
@@ -150,7 +152,8 @@ def test_mdlm_that_is_told_the_time():
 
 def test_the_autoregressive_baseline():
     case = cases.own("text/pgm_ar_dit")
-    model = imported(lightning(state_of(case)))
+    settings = {"config": {"algo": {"name": "ar", "backbone": "dit", "parameterization": "ar"}}}
+    model = imported(lightning(state_of(case), hyper_parameters=settings))
     with torch.no_grad():
         ours = model.method.network(case["in.tokens"])
     torch.testing.assert_close(ours, case["out.logits"], **CLOSE)
@@ -336,7 +339,7 @@ def test_nothing_around_the_weights_is_rebuilt(surroundings, protocol, capsys):
     torch.save(content, "model.ckpt", pickle_protocol=protocol)
     del sys.modules["configuration_library"]
     built.clear()
-    assert run("model.ckpt", "model") == 0
+    assert run("model.ckpt", "model", "--method", "mdlm") == 0
     assert built == []
     assert "called" not in capsys.readouterr().out
     assert mdlm_error(load("model", device="cpu"), case) < 2e-5

@@ -83,6 +83,23 @@ WORDS = {
     "pgm.ckpt new --conditioning sigma": (
         "--conditioning: is 'sigma', but a model of pgm is never told the time; leave it out"
     ),
+    "mdlm.ckpt new --method best": "--method: unknown name 'best'; known: mdlm, pgm, ar\n",
+    "mdlm.ckpt new --method ''": "--method: unknown name ''; known: mdlm, pgm, ar\n",
+    "mdlm.ckpt new --method sedd": (
+        "--method: models of SEDD, whose network gives log scores at a noise level instead of "
+        "logits, cannot be imported; known: mdlm, pgm, ar\n"
+    ),
+    "mdlm.ckpt new --method pgm": (
+        "--method: is 'pgm', but its tensors are those of a DIT with time layers, as MDLM, SEDD "
+        "and Duo have it; leave it out\n"
+    ),
+    "pgm.ckpt new --method mdlm": (
+        "--method: is 'mdlm', but its tensors are those of the network of PGM; leave it out\n"
+    ),
+    "mdlm.ckpt new --conditioning sigma": (
+        "--conditioning: is 'sigma', but by its hyper-parameters (time_conditioning) the model was "
+        "trained without the time; leave it out\n"
+    ),
     "mdlm.ckpt new --skip teacher.": (
         "--skip: no key begins with 'teacher.'; keys begin with backbone"
     ),

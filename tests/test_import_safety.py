@@ -108,7 +108,7 @@ def test_calls_in_a_pickle_are_not_made(attack, protocol, state, capsys):
     call = ATTACKS[attack]
     held = {"a": call, "b": [call, (call,)], "c": {"d": call}}
     torch.save(lightning(state, hyper_parameters=held), "model.ckpt", pickle_protocol=protocol)
-    assert main(["import", "model.ckpt", "fine", *USUAL]) == 0
+    assert main(["import", "model.ckpt", "fine", "--method", "mdlm", *USUAL]) == 0
     capsys.readouterr()
     torch.save(lightning(state) | {"state_dict": {"key": call}}, "model.ckpt")
     refused(
@@ -127,6 +127,7 @@ def opcode(*parts):
 
 
 NESTED = b"})" + 200_000 * b"\x85" + b"K\x01s"  # a dictionary's key: tuples in tuples
+NODE, INSIDE = b"comegaconf.nodes\nAnyNode\n)\x81", b"}X\x04\x00\x00\x00_val"
 DOUBLED = b"}" + b")" + 200 * b"2\x86" + b"K\x01s"  # 2^200 tuples, to whoever would walk them
 PROGRAMS = {
     "nothing": b"",
@@ -150,6 +151,9 @@ PROGRAMS = {
 HARMLESS = {
     "tuples in tuples": opcode(NESTED),
     "more tuples than atoms": opcode(DOUBLED),
+    "configurations in configurations": opcode(200_000 * (NODE + INSIDE), b"N", 200_000 * b"sb"),
+    "a configuration in itself": opcode(NODE, b"q\x00", INSIDE, b"h\x00sb"),
+    "state for a configuration that is none": opcode(NODE, b"K\x01b"),
     "a list in itself": opcode(b"]q\x00h\x00a"),
     "a dictionary in itself": opcode(b"}q\x00X\x01\x00\x00\x00ah\x00s"),
     "a far place": opcode(b"}r\xff\xff\xff\xff"),

@@ -21,10 +21,14 @@ _BUSY = (408, 429, 500, 502, 503, 504)  # what the hub's own functions would wai
 class NotFetchedError(Exception):
     """What does not come from the hub: why, and the command that would bring it elsewhere."""
 
-    def __init__(self, why: str, command: str = "", *, absent: bool = False) -> None:
+    def __init__(
+        self, why: str, command: str = "", *, absent: bool = False, trouble: str | None = None
+    ) -> None:
         self.why, self._command = why, command
         self.absent = absent
         """Whether the repository is there, and the file is not in it."""
+        self.trouble = trouble
+        """What keeps the hub from answering, if that is what is wrong."""
         super().__init__(why)
 
     def remedy(self, then: str, otherwise: str) -> str:
@@ -34,11 +38,15 @@ class NotFetchedError(Exception):
         return f"where there is a network run {self._command}, bring that folder here and {then}"
 
 
-def fetch(asked: Hosted, file: str) -> Path:
-    """One file of a repository."""
+def fetch(asked: Hosted, file: str, *beside: str, trouble: str | None = None) -> Path:
+    """One file of a repository.
+
+    Where the hub cannot be reached, an error says how to bring it with those that are needed
+    `beside` it; it is not tried if the `trouble` is known already.
+    """
     from huggingface_hub import hf_hub_download
 
-    trouble = out_of_reach(asked, file)
+    trouble = trouble or out_of_reach(asked, file)
     try:
         return Path(
             hf_hub_download(
@@ -50,7 +58,7 @@ def fetch(asked: Hosted, file: str) -> Path:
         )
     except Exception as error:  # of many kinds: names, connections, permissions
         if trouble is not None:
-            raise no_network(trouble, asked, file) from error
+            raise no_network(trouble, asked, file, *beside) from error
         raise _not_fetched(error, asked, file) from error
 
 
@@ -128,16 +136,17 @@ def offline(*libraries: ModuleType) -> Iterator[None]:
             each.HF_HUB_OFFLINE = value  # type: ignore[attr-defined]
 
 
-def no_network(trouble: str, asked: Hosted, file: str = "", kind: str = "model") -> NotFetchedError:
+def no_network(trouble: str, asked: Hosted, *files: str, kind: str = "model") -> NotFetchedError:
     """What is missing without a network, and the command that brings it where there is one."""
     options = [
-        *([file] if file else []),
+        *files,
         *(["--repo-type", kind] if kind != "model" else []),
         *(["--revision", asked.revision] if asked.revision else []),
         *("--local-dir", asked.folder),
     ]
     why = f"the hub cannot be reached ({trouble}), and the cache here does not have it"
-    return NotFetchedError(why, " ".join(["hf download", asked.repository, *options]))
+    command = " ".join(["hf download", asked.repository, *options])
+    return NotFetchedError(why, command, trouble=trouble)
 
 
 def _not_fetched(error: Exception, asked: Hosted, file: str) -> NotFetchedError:

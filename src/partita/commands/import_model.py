@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rich.table import Table
 
@@ -18,7 +18,8 @@ from partita.downloads import NotFetchedError, fetch
 from partita.errors import InputError, naming, require, require_int
 from partita.files import check_new
 from partita.hub.card import network_in_words
-from partita.hub.published.importing import import_model
+from partita.hub.published.identity import CONFIG, beside, refuse_foreign, require_method
+from partita.hub.published.importing import blaming, import_model
 from partita.hub.published.planning import CONDITIONINGS, ImportOptions
 from partita.hub.published.selection import WEIGHTS
 from partita.hub.text_model import TextModel
@@ -27,6 +28,7 @@ from partita.networks.options import QUERIES
 
 GPT2 = "openai-community/gpt2"
 _HOSTED = re.compile(r"hf:([\w.-]+/[\w.-]+)/([^@]+)(?:@(.+))?")
+_SELF_CONTAINED = ".ckpt"  # of Lightning, which saves the configuration with the weights
 _LONGEST = 1 << 24  # what a model folder may say
 _CHOICES = {"weights": WEIGHTS, "conditioning": CONDITIONINGS, "queries": QUERIES}
 
@@ -49,6 +51,9 @@ class Options:
     """ema (the moving average), raw, or auto: ema if the file has one."""
     conditioning: str = "none"
     """none, or sigma: keep the time layers of an MDLM that was trained with the time."""
+    method: str | None = None
+    """mdlm, pgm or ar, where nothing else says what the file is: SEDD, Duo and MDLM give their
+    tensors the same names. SDTT's students are models of mdlm or pgm."""
     skip: str = ""
     """Leave out keys that begin so, such as teacher. (several: separated by commas)."""
 
@@ -58,6 +63,7 @@ class Options:
         if self.heads is not None:
             require_int(self.heads, "--heads")
         require_int(self.length, "--length", 1, _LONGEST)
+        require_method(self.method, "--method")
         for name, known in _CHOICES.items():
             value = getattr(self, name)
             problem = f"unknown name {value!r}"
@@ -75,9 +81,10 @@ def options(words: Sequence[str]) -> Options:
         "import",
         "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
         "be Lightning's .ckpt or .safetensors; nothing in them is run, so strangers' files are\n"
-        "fine. The network is told by its keys: MDLM, PGM, their SDTT students, or the\n"
-        "autoregressive baseline. Weights that only answer a time that is never told are folded\n"
-        "into the others: the model computes the same and is smaller.\n\n"
+        "fine. The hyper-parameters in it, a config.json beside it or --method say what it is:\n"
+        "MDLM, PGM, their SDTT students, or the autoregressive baseline. Weights that only answer\n"
+        "a time that is never told are folded into the others: the model computes the same and is\n"
+        "smaller. Other methods' files (SEDD, Duo, BD3-LM) are refused, with the reason.\n\n"
         "On the Hugging Face hub: jdeschena/pgm (mdlm.ckpt, pgm_8_8.ckpt, pgm_6_6_dim1024.ckpt\n"
         "and their *_sdtt_* students), jdeschena/sdtt (model.safetensors of many revisions) and\n"
         "kuleshov-group/mdlm-owt (model.safetensors).",
@@ -86,6 +93,7 @@ def options(words: Sequence[str]) -> Options:
             "partita import hf:jdeschena/pgm/mdlm.ckpt mdlm --weights ema",
             "partita import hf:jdeschena/sdtt/model.safetensors@teacher_1M_sm teacher",
             "partita import own.ckpt own --tokenizer tokenizer.json --length 128 --weights raw",
+            "partita import bare.safetensors own --method mdlm",
             "partita import student.ckpt student --skip teacher.",
         ],
     )
@@ -109,9 +117,11 @@ def run(words: Sequence[str]) -> None:
     console = Terminal()
     name = GPT2 if chosen.tokenizer == "gpt2" else chosen.tokenizer
     tokenizer = find_tokenizer(name)
-    path = Path(chosen.file) if hosted is None else _download(console, *hosted)
-    told = {key: getattr(chosen, key) for key in ("heads", "length", *_CHOICES)}
+    told = {key: getattr(chosen, key) for key in ("heads", "length", "method", *_CHOICES)}
     with naming(flags_of(Options, "file", "out")):
+        path = Path(chosen.file)
+        if hosted is not None:
+            path = _download(console, *hosted, chosen.method)
         model = import_model(
             path,
             tokenizer,
@@ -173,11 +183,29 @@ def _hosted(name: str) -> tuple[Hosted, str] | None:
     return Hosted(found[1], found[3]), found[2]
 
 
-def _download(console: Terminal, asked: Hosted, file: str) -> Path:
+def _download(console: Terminal, asked: Hosted, file: str, method: str | None) -> Path:
+    """A file, and the config.json beside it, unless the file itself has all that it would say."""
     _say(console, f"Fetching {file} of {asked.repository}, unless it is in the cache")
     try:
-        return fetch(asked, file)
+        if file.endswith(_SELF_CONTAINED):
+            return fetch(asked, file)
+        config = str(PurePosixPath(file).with_name(CONFIG))
+        return fetch(asked, file, config, trouble=_download_config(asked, file, config, method))
     except NotFetchedError as error:
         problem = f"the hub does not give {file} of {asked.repository}: {error.why}"
         remedy = error.remedy(f"give {asked.folder}/{file} instead", "check the name")
         raise InputError("file", problem, remedy) from error
+
+
+def _download_config(asked: Hosted, file: str, config: str, method: str | None) -> str | None:
+    """Fetch the config.json of a file if there is one, and what keeps the hub from answering.
+
+    What it refuses is not worth the gigabytes beside it.
+    """
+    try:
+        found = beside(fetch(asked, config))
+    except NotFetchedError as error:
+        return error.trouble
+    with blaming(f"{file} of {asked.repository}"):
+        refuse_foreign([found], method)
+    return None

@@ -1,7 +1,8 @@
 """Published checkpoints of MDLM, PGM and SDTT as models of ours.
 
-What a file holds is found out and compared with shapes alone (`planning.py`) before any numbers
-are read. Weights that only answer a time that is never told are folded into the others.
+Which method a file is of (`identity.py`) and what network it holds (`planning.py`) is found out by
+what is said of it, by names and by shapes, before any numbers are read. Weights that only answer a
+time that is never told are folded into the others.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ from partita.errors import InputError, require
 from partita.files import sha256
 from partita.hub import parts
 from partita.hub.published.folding import fold_time
+from partita.hub.published.identity import (
+    check_method,
+    check_time,
+    refuse_foreign,
+    require_method,
+    statements,
+)
 from partita.hub.published.lightning import read_checkpoint
 from partita.hub.published.planning import (
     NETWORKS,
@@ -51,15 +59,20 @@ def import_model(
     tokenizer_name: str = "bytes",
 ) -> TextModel:
     """The model in a file. `tell` hears what is going on: files are large."""
+    require_method(options.method)
     checkpoint = read_checkpoint(path, ema=options.weights != "raw")
-    with _blaming(path):
+    with blaming(path):
+        said = statements(path, checkpoint)
+        refuse_foreign(said, options.method)
         chosen = select(checkpoint, options.weights, options.skip)
         check_numbers(chosen.state, path.stat().st_size)
         plan = make_plan(chosen.state, options)
         check_tensors(chosen.state, plan)
+        check_method(plan.method.name, said, options.method)
+        check_time(plan.method.name, said, options.conditioning)
         check_tokenizer(chosen.state, tokenizer, tokenizer_name)
     tell(f"Reading {len(chosen.state)} tensors of {path} ({chosen.weights} weights)")
-    with reading(path, "file"), _blaming(path):
+    with reading(path, "file"), blaming(path):
         weights = _read(chosen.state, plan)
         _start_of_documents(weights, plan, tokenizer)
     recipe = Recipe(
@@ -131,7 +144,7 @@ def _provenance(path: Path, chosen: Selection, plan: Plan, step: int | None) -> 
 
 
 @contextmanager
-def _blaming(path: Path) -> Iterator[None]:
+def blaming(path: Path | str) -> Iterator[None]:
     """What is wrong with a state dict is wrong with its file."""
     try:
         yield

@@ -2,7 +2,8 @@
 
     state_dict          the weights (a file may also be a state dict by itself)
     ema                 {decay, num_updates, shadow_params}: the moving average, in a list
-    optimizer_states, hyper_parameters, callbacks, loops, ...
+    hyper_parameters    {config}: how it was trained, which says what method the weights are of
+    optimizer_states, callbacks, loops, ...
 
 The rest is neither read nor rebuilt: it is made of classes of whoever trained the model, and a
 file that may name any class may run any code. See `pickles.py` for how it is passed over.
@@ -16,7 +17,7 @@ from partita.data.reading import reading
 from partita.errors import MOST, InputError, require
 from partita.hub.published import archives
 from partita.hub.published.archives import Archive
-from partita.hub.published.pickled_values import View
+from partita.hub.published.pickled_values import View, entry
 from partita.hub.published.stored import Checkpoint, Stored, read_safetensors
 
 _SHOWN = 5
@@ -60,7 +61,14 @@ def read_lightning(path: Path, *, ema: bool = True) -> Checkpoint:
             weights,
             None if average is None else _average(archive, average),
             step if type(step) is int and 0 <= step <= MOST else None,
+            _config(held),
         )
+
+
+def _config(held: dict[str, object]) -> object:
+    """The configuration among the hyper-parameters, or what they are if it is not one of them."""
+    given = entry(held, "hyper_parameters", "config")
+    return entry(held, "hyper_parameters") if given is None else given
 
 
 def _average(archive: Archive, average: object) -> list[Stored]:

@@ -7,7 +7,7 @@ stand for members of an enumeration; all others stand for `OPAQUE`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -44,7 +44,29 @@ _STORAGES = {
     "torch ByteStorage": torch.uint8,
     "torch BoolStorage": torch.bool,
 }
-KNOWN: dict[str, _Maker | torch.dtype] = {**{maker.value: maker for maker in _Maker}, **_STORAGES}
+
+
+@dataclass(eq=False)
+class Node:
+    """A part of an omegaconf configuration: the state that its pickle gives it, and nothing else.
+
+    A container keeps its entries under `_content`, a value itself is under `_val`.
+    """
+
+    state: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+_NODES = (
+    "omegaconf.dictconfig DictConfig",
+    "omegaconf.nodes AnyNode",
+    "omegaconf.nodes BooleanNode",
+    "omegaconf.nodes StringNode",
+)
+KNOWN: dict[str, _Maker | torch.dtype | type[Node]] = {
+    **{maker.value: maker for maker in _Maker},
+    **_STORAGES,
+    **dict.fromkeys(_NODES, Node),
+}
 
 
 @dataclass(frozen=True)
@@ -66,10 +88,12 @@ class View:
     stride: tuple[int, ...]
 
 
-def made(what: object, arguments: Sequence[Any]) -> dict[str, Any] | View | Opaque:
-    """What a call gives: a dictionary, a tensor, or nothing to speak of."""
+def made(what: object, arguments: Sequence[Any]) -> dict[str, Any] | View | Node | Opaque:
+    """What a call gives: a dictionary, a tensor, a part of a configuration, or nothing known."""
     if what is _Maker.DICT and not arguments:
         return {}
+    if what is Node:
+        return Node()
     if what is _Maker.PARAMETER and arguments:
         return arguments[0] if isinstance(arguments[0], View) else OPAQUE
     if (what is _Maker.TENSOR or what is _Maker.OLD_TENSOR) and len(arguments) >= 4:
@@ -91,3 +115,21 @@ def storage_named(name: object) -> Storage | Opaque:
     if isinstance(dtype, torch.dtype) and type(key) is str and type(elements) is int:
         return Storage(dtype, key, elements)
     return OPAQUE
+
+
+def entry(config: object, *path: str) -> object:
+    """What a configuration has under some names, one inside the other; None for nothing.
+
+    It may be of nodes, or of plain dictionaries such as those of JSON. Only what is on the way is
+    looked at: the rest may refer to itself.
+    """
+    value = _opened(config)
+    for name in path:
+        value = _opened(value.get(name)) if type(value) is dict else None
+    return value
+
+
+def _opened(value: object) -> object:
+    if isinstance(value, Node):
+        return value.state.get("_content", value.state.get("_val"))
+    return value

@@ -2,10 +2,11 @@
 
 A pickle is a program for a small stack machine. The standard library's disassembler tells its
 instructions apart; this file carries out those that build plain values: texts, numbers, tuples,
-lists, dictionaries, and tensors that lie elsewhere in the same file. Whatever else a program asks
-for (an instance of some class, the result of some call) becomes `OPAQUE`, one inert value that
-swallows all that is done to it. Python's own unpickler, however restricted, calls what it is
-given, hashes what it finds, and makes room for as much as it is told to; this one does not.
+lists, dictionaries, tensors that lie elsewhere in the same file, and parts of a configuration
+(`Node`, which only keeps what it is given). Whatever else a program asks for (an instance of some
+class, the result of some call) becomes `OPAQUE`, one inert value that swallows all that is done to
+it. Python's own unpickler, however restricted, calls what it is given, hashes what it finds, and
+makes room for as much as it is told to; this one does not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from partita.data.reading import DamagedError
-from partita.hub.published.pickled_values import KNOWN, OPAQUE, Opaque, made, storage_named
+from partita.hub.published.pickled_values import (
+    KNOWN,
+    OPAQUE,
+    Node,
+    Opaque,
+    made,
+    storage_named,
+)
 
 # Far more than tensors take: some checkpoints hold their tokenizer, with all its words.
 LARGEST = 1 << 26  # bytes
@@ -124,7 +132,9 @@ class _Machine:
 
     def build(self, _: object) -> None:
         """State for what lies below; plain values have none (an OrderedDict's are notes)."""
-        self.stack.pop()
+        state = self.stack.pop()
+        if isinstance(self.stack[-1], Node) and type(state) is dict:
+            self.stack[-1].state = state
 
     def persistent(self, _: object) -> None:
         self.stack.append(storage_named(self.stack.pop()))

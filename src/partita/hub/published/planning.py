@@ -1,7 +1,8 @@
-"""What a published checkpoint is: told by its keys and shapes, before any numbers are read.
+"""What network a published checkpoint holds: by its keys and shapes, before any numbers are read.
 
-A group swap is PGM's, time layers are MDLM's (SDTT's students are MDLMs too), blocks without time
-layers are the autoregressive baseline's.
+A group swap is PGM's, blocks without time layers are the autoregressive baseline's, and a DIT with
+time layers is MDLM's (SDTT's students are MDLMs too) or of one of the methods that name their
+tensors in the same way (see `identity.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class ImportOptions:
     queries: str = "positions"
     weights: str = "auto"
     conditioning: str = "none"
+    method: str | None = None
     skip: tuple[str, ...] = ()
 
 
@@ -72,7 +74,7 @@ class Plan:
 
 
 def make_plan(state: Mapping[str, Stored], options: ImportOptions) -> Plan:
-    """Tell the network by its keys and shapes."""
+    """The network and its sizes, by keys and shapes."""
     outline = {key: stored.outline() for key, stored in state.items()}
     partition = any(key.startswith(SWAP) for key in outline)
     timed = any(key.startswith("sigma_map.") for key in outline)

@@ -60,6 +60,8 @@ class Checkpoint:
     """The moving average of the parameters, in the order of `parameters()`."""
     step: int | None = None
     """How many steps it was trained for, if the file says so."""
+    config: object = None
+    """The configuration of its training, if the file holds one (see `pickled_values.entry`)."""
 
 
 def read_safetensors(path: Path) -> Checkpoint:
