@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
-from rich.text import Text
 
 import partita
 from partita.commands import main
 from partita.commands.show import NEW, animated
+from partita.commands.terminal import Terminal
 from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.prepare import prepare
 from partita.data.tokenizers import CharacterTokenizer
@@ -212,12 +211,22 @@ def test_showing_ends_with_the_text(capsys):
     assert any("▒" in frame for frame in frames)
 
 
+class Kept(Terminal):
+    """Keeps what is written on it."""
+
+    def __init__(self):
+        super().__init__()
+        self.file, self.pictures = io.StringIO(), []
+
+    def write(self, *parts, **_options):
+        self.pictures.append(parts)
+
+
 def test_what_is_new_is_coloured_wherever_it_has_moved():
     """Two frames of four steps; in the second one a has moved, b and c are new since the first."""
     states = ["?", "a?", "?a", "bac?"], [[], [0], [], [0, 2]]
     letters = CharacterTokenizer("abc")
-    console, pictures = Console(file=io.StringIO(), force_terminal=False), []
-    console.print = lambda *content: pictures.extend(content)
+    console = Kept()
     with animated(console, letters) as show:
         for index, (state, places) in enumerate(zip(*states, strict=True)):
             tokens = torch.tensor(
@@ -229,9 +238,11 @@ def test_what_is_new_is_coloured_wherever_it_has_moved():
             rows, positions = torch.zeros(len(places), dtype=torch.int64), torch.tensor(places)
             show(Step(index, 8, canvas, rows, positions.long()))
     styled = [
-        (picture.plain, [picture.plain[s.start : s.end] for s in picture.spans if s.style == NEW])
-        for picture in pictures
-        if isinstance(picture, Text)
+        (
+            "".join(text for text, _ in parts),
+            [text for text, style in parts if text and style == NEW],
+        )
+        for parts in console.pictures
     ]
     assert styled == [("a▒", ["a"]), ("bac▒", ["b", "c"])]
 

@@ -664,7 +664,8 @@ def test_a_vocabulary_that_no_memory_holds_is_refused(folder):
     description = {"kind": "tokenizers", "json": json.dumps(content)}
     (folder / format.TOKENIZER).write_text(json.dumps(description))
     seal(folder)
-    refused(folder, folder / format.WEIGHTS, 2**32 + 1)
+    largest = f"its largest id is {2**32 - 1:,}"
+    refused(folder, folder / format.TOKENIZER, largest, "number the tokens from 0 on")
 
 
 def test_a_table_that_claims_gigabytes_is_refused(folder):

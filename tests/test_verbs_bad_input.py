@@ -44,6 +44,8 @@ KNOWN = (
     "this installation comes with"
 )
 LONG = "n" * 240  # characters; there is no room for what is added to it while it is written
+BINARY = "is a binary file: it has a zero at byte 0; give text"
+LATIN = "is not UTF-8 near byte 1 (0xe4); convert it"
 NO_DECODER = "but only a partition network has a decoder; leave it out, or use pgm"
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
 PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
@@ -167,10 +169,10 @@ TABLE: dict[str, dict[str, str]] = {
         "nowhere.txt": "data.path: nowhere.txt does not exist; check the name",
         "empty.txt": "data.path: empty.txt holds no text; name another",
         "blank.txt": "data.path: blank.txt holds no text; name another",
-        "binary.txt": "data.path: binary.txt is a binary file; give text",
-        "latin.txt": "data.path: latin.txt is not UTF-8 near byte 1; convert it",
+        "binary.txt": f"data.path: binary.txt {BINARY}",
+        "latin.txt": f"data.path: latin.txt {LATIN}",
         "hollow": "data.path: the folder hollow holds no files; name another",
-        "weights.pt": "data.path: weights.pt is a binary file; give text",
+        "weights.pt": "data.path: weights.pt is a binary file: it has a zero at byte 4; give text",
         "broken.jsonl": "data.path: broken.jsonl line 1 is not JSON: ",
         "rows.jsonl": "data.field: rows.jsonl line 1 has no text under 'text'; it has: body",
         "hf:": "data.path: 'hf:' names no data set; give hf:NAME",
@@ -200,7 +202,7 @@ TABLE: dict[str, dict[str, str]] = {
         "notes.txt --tokenizer.nme bpe": "--tokenizer.nme: unknown option; did you mean --token",
         "notes.txt --tokenizer bpe": "--tokenizer: is a section with keys of its own; write --tok",
         "notes.txt empty.txt": "'empty.txt': is one word too many; partita prepare --help",
-        "binary.txt --data.cache new/cache": "data.path: binary.txt is a binary file; give text",
+        "binary.txt --data.cache new/cache": f"data.path: binary.txt {BINARY}",
     },
     "sample": {
         "": f"model: {NO_MODEL}",
@@ -378,8 +380,8 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm nowhere.txt": "file: nowhere.txt does not exist; check the name",
         "mdlm empty.txt": "file: empty.txt holds no text",
         "mdlm blank.txt": "file: blank.txt holds no text",
-        "mdlm binary.txt": "file: binary.txt is a binary file; give text",
-        "mdlm latin.txt": "file: latin.txt is not UTF-8 near byte 1; convert it first",
+        "mdlm binary.txt": f"file: binary.txt {BINARY}",
+        "mdlm latin.txt": f"file: latin.txt {LATIN} first",
         "mdlm hollow": "file: the folder hollow holds no files; name another",
         "mdlm rows.jsonl": "file: rows.jsonl line 1 has no text under 'text'; it has: body",
         "chars greek.txt": f"file: {GREEK}",
@@ -395,7 +397,7 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm notes.txt --samples 0 --judge ar": "--judge: there are no samples to look at; give",
         "mdlm --words nowhere.txt": "--words: nowhere.txt does not exist; check the name",
         "mdlm --words empty.txt": "--words: empty.txt holds no words; name another",
-        "mdlm --words binary.txt": "--words: binary.txt is a binary file; give text",
+        "mdlm --words binary.txt": f"--words: binary.txt {BINARY}",
         "mdlm --words hollow": "--words: the folder hollow holds no files; name another",
         "mdlm --out notes.txt/x.json": "--out: notes.txt is no folder; choose another place",
         "mdlm --out notes.txt/x/y.json": "--out: notes.txt is no folder, so notes.txt/x cannot be",
@@ -457,8 +459,8 @@ TABLE: dict[str, dict[str, str]] = {
         "mdlm empty.txt --task infill": "file: empty.txt has no word with 8 tokens around it; giv",
         "mdlm empty.txt --task last-word": "file: holds 0 texts, and a standard error needs two",
         "mdlm empty.txt --task choices": "file: holds 0 questions, and a standard error needs two",
-        "mdlm binary.txt --task infill": "file: binary.txt is a binary file; give text",
-        "mdlm latin.txt --task last-word": "file: latin.txt is not UTF-8 near byte 1; convert it",
+        "mdlm binary.txt --task infill": f"file: binary.txt {BINARY}",
+        "mdlm latin.txt --task last-word": f"file: latin.txt {LATIN}",
         "mdlm notes.txt --task choices": "file: notes.txt line 1 is not JSON: ",
         "mdlm broken.jsonl --task choices": "file: broken.jsonl line 1 is not JSON: ",
         "mdlm rows.jsonl --task choices": "file: rows.jsonl line 1 is no question; write {",
@@ -483,8 +485,8 @@ TABLE: dict[str, dict[str, str]] = {
         "notes.txt": "train: there is nothing to do with the counts; give --test, --infill, ",
         "nowhere.txt --samples 2": "train: nowhere.txt does not exist; check the name",
         "empty.txt --samples 2": "train: empty.txt holds no text; name another file",
-        "binary.txt --samples 2": "train: binary.txt is a binary file; give text",
-        "latin.txt --samples 2": "train: latin.txt is not UTF-8 near byte 1; convert it",
+        "binary.txt --samples 2": f"train: binary.txt {BINARY}",
+        "latin.txt --samples 2": f"train: latin.txt {LATIN}",
         "hollow --samples 2": "train: the folder hollow holds no files; name another",
         "rows.jsonl --samples 2": "train: rows.jsonl line 1 has no text under 'text'; it has: bo",
         "short.txt --samples 2": "train: has 5 tokens, too few for grams of 5; give more text, or",
@@ -595,7 +597,7 @@ TABLE: dict[str, dict[str, str]] = {
         "sedd": "file: sedd's report needs a text to mask; give one",
         "sedd nowhere.txt": "file: nowhere.txt does not exist",
         "sedd empty.txt": "file: empty.txt holds no text",
-        "sedd binary.txt": "file: binary.txt is a binary file; give text",
+        "sedd binary.txt": f"file: binary.txt {BINARY}",
         "sedd notes.txt more": "'more': is one word too many; partita report --help",
         "sedd notes.txt --limit 0": "--limit: must be at least 1, got 0",
         "sedd notes.txt --seed -1": "--seed: must be at least 0, got -1",
@@ -664,10 +666,10 @@ CORPORA = {
     "nowhere.txt": "data.path: nowhere.txt does not exist; check the name",
     "empty.txt": "data.path: empty.txt holds no text; name another",
     "blank.txt": "data.path: blank.txt holds no text; name another",
-    "binary.txt": "data.path: binary.txt is a binary file; give text",
-    "latin.txt": "data.path: latin.txt is not UTF-8 near byte 1; convert it",
+    "binary.txt": f"data.path: binary.txt {BINARY}",
+    "latin.txt": f"data.path: latin.txt {LATIN}",
     "hollow": "data.path: the folder hollow holds no files; name another",
-    "weights.pt": "data.path: weights.pt is a binary file; give text",
+    "weights.pt": "data.path: weights.pt is a binary file: it has a zero at byte 4; give text",
     "short.txt": "data.path: short.txt has 5 tokens to train on, a row takes 8; give more text",
     "notes.txt more.txt": "'more.txt': is one word too many; partita train --help",
 }
@@ -1003,7 +1005,7 @@ def test_damaged_tokens_are_named_with_the_way_out(copy, capsys):
     before = listing(copy)
     for words in ("prepare notes.txt", f"{TRAIN} --out mdlm", f"{TRAIN} --out new"):
         code, err = run(words), capsys.readouterr().err
-        check(code, err, f"data.cache: {tokens}/train/manifest.json is damaged: ")
+        check(code, err, f"data.cache: {tokens}/train/manifest.json was changed, or ")
         assert err.endswith(f"; remove {tokens}, and it is made anew\n")
     assert listing(copy) == before
 
