@@ -23,19 +23,20 @@ os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HU
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import torture
-from harm import children
+from harm import children, kills
 from harm.areas import AREAS
 from harm.outcomes import tally
+from harm.places import PATIENCE
 from harm.stage import Stage
 from harm.watched import LIMITS
 
-from partita.data import prepare
+from partita.data import prepared
 from partita.data.documents import Corpus
 from partita.errors import InputError
 
-LIMITS.seconds = 2.0
 TEXT, PACKED, ARRAYS = "mutants/notes.txt", "mutants/notes.txt.xz", "mutants/codes.npz"
 KILLED, DAMAGED = "kills/prepare-text", "damage/notes.txt.xz"
+MORE = 64 << 20
 pieces = Corpus.pieces
 
 
@@ -67,7 +68,6 @@ def at_once(folder: Path):
     """A folder that has its name before it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
-    time.sleep(0.3)
 
 
 @contextmanager
@@ -77,16 +77,34 @@ def elsewhere(folder: Path):
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     yield partial
-    time.sleep(0.3)
     partial.rename(folder)
 
 
 def plant(owner: object, name: str, fault: object) -> Callable[[], None]:
+    if not hasattr(owner, name):
+        raise RuntimeError(f"{owner} has no {name} to plant a fault in")
     return lambda: setattr(owner, name, fault)
 
 
 def before_reading(instead: Callable[[], object]) -> Callable[[], None]:
     return plant(Corpus, "pieces", lambda corpus: reading(corpus, instead))
+
+
+def hanging() -> None:
+    """Nobody waits for it, and least of all long."""
+    LIMITS.seconds = 0.5
+    before_reading(lambda: time.sleep(10 * PATIENCE))()
+
+
+def killed_at_changes(fault: object) -> Callable[[], None]:
+    """A fault of those who write folders; when they are killed follows from the seed alone."""
+    planted = plant(prepared, "whole_folder", fault)
+
+    def act() -> None:
+        kills.MOMENTS[:] = ["change"]
+        planted()
+
+    return act
 
 
 # name: how it is planted, the area that must notice it, and how many of its cases are tried
@@ -95,14 +113,14 @@ PLANTS = {
     "accepts": (plant(Corpus, "pieces", misread), [PACKED], 12),
     "raises": (before_reading(lambda: {}["x"]), [TEXT], 2),
     "dies": (before_reading(os.abort), [TEXT], 2),
-    "hangs": (before_reading(lambda: time.sleep(60)), [TEXT], 1),
-    "fills the memory": (before_reading(lambda: bytearray(1 << 30)), [TEXT], 2),
+    "hangs": (hanging, [TEXT], 1),
+    "fills the memory": (before_reading(lambda: bytearray(LIMITS.memory + MORE)), [TEXT], 2),
     "asks for all memory": (before_reading(lambda: bytearray(1 << 50)), [TEXT], 2),
     "runs something": (before_reading(lambda: os.system("true")), [TEXT], 2),
     "names nothing": (before_reading(refuse), [TEXT], 2),
     "leaves a file": (before_reading(leave), [TEXT], 2),
-    "is half written": (plant(prepare, "whole_folder", at_once), [KILLED], 4),
-    "leaves a half": (plant(prepare, "whole_folder", elsewhere), [KILLED], 4),
+    "is half written": (killed_at_changes(at_once), [KILLED], 4),
+    "leaves a half": (killed_at_changes(elsewhere), [KILLED], 4),
 }
 
 
@@ -124,7 +142,7 @@ def counted(stage: Stage, name: str, file: Path) -> dict[str, int]:
         file.write_text(json.dumps(counts(stage, name)))
         return 0
 
-    if children.start(body).wait(120.0) != 0:
+    if children.start(body).wait(PATIENCE) != 0:
         raise RuntimeError(f"{name}: the program itself failed")
     return json.loads(file.read_text())
 
@@ -132,7 +150,7 @@ def counted(stage: Stage, name: str, file: Path) -> dict[str, int]:
 def everything() -> None:
     """Each plant in a process of its own."""
     children.preload()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=torture.parsed([]).scratch) as folder:
         stage = Stage(Path(folder))
         for area in PLANTS["sound"][1]:
             AREAS[area].prepare(stage)

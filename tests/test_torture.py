@@ -47,7 +47,7 @@ def start(*words):
 def run(*words):
     """What a program says, and its exit code."""
     with start(*words) as process:
-        said, _ = process.communicate(timeout=300)
+        said, _ = process.communicate(timeout=1200)
     return said, process.returncode
 
 

@@ -11,7 +11,8 @@ ran         hostile words ended in a result, which is nothing to compare with
 silent      the result differs although something could have told: a fault
 unclear     refused by a message that does not name what it is about: a fault
 leftover    refused, or ended after a kill, with files left behind: a fault
-lost        after a kill, what was complete before is gone or damaged: a fault
+lost        after a kill, what was complete before is gone or damaged, or what is not complete has
+            its name: a fault
 uncaught    a traceback, another exit code, a process that died: a fault
 hung        longer than the limit: a fault
 memory      more memory than the limit, or none left: a fault

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -95,8 +96,16 @@ def start(body: Callable[[], int]) -> Child:
         os._exit(code)
 
 
-def start_command(words: Sequence[str], place: Path, log: Path, *, cold: bool = False) -> Child:
-    """A command of the library in a folder; `cold` starts a new interpreter for it."""
+def start_command(
+    words: Sequence[str],
+    place: Path,
+    log: Path,
+    *,
+    cold: bool = False,
+    before: Callable[[], None] | None = None,
+) -> Child:
+    """A command of the library in a folder; `cold` starts a new interpreter for it, `before` is
+    done before each change of files there, by a process that is not cold."""
 
     def body() -> int:
         os.chdir(place)
@@ -105,6 +114,8 @@ def start_command(words: Sequence[str], place: Path, log: Path, *, cold: bool = 
         os.dup2(handle, 2)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
+            if before is not None:
+                before_changes(before)
             if cold:
                 os.execv(sys.executable, [sys.executable, "-m", "partita", *words])
             return main(words)
@@ -158,6 +169,36 @@ def _status(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith(f"{key}:"))
     return int(line.split()[1]) << 10
+
+
+# Files -------------------------------------------------------------------------------------------
+
+_CHANGES = (
+    "os.link",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.symlink",
+    "os.truncate",
+)
+_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+def before_changes(act: Callable[[], None]) -> None:
+    """From here on this process does something before each change of files in the working folder:
+    one is opened to be written, made, renamed or removed. It cannot be undone."""
+    place = f"{Path.cwd()}{os.sep}"
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _CHANGES and not (event == "open" and arguments[2] & _TO_WRITE):
+            return
+        if isinstance(arguments[0], str | bytes | os.PathLike):  # or else it is open already
+            path = os.path.abspath(os.fsdecode(arguments[0]))  # noqa: PTH100 - links are not followed
+            if path.startswith(place):
+                act()
+
+    sys.addaudithook(note)
 
 
 # Code --------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from harm import children, looks
 from harm.cases import chance_of
@@ -29,6 +30,9 @@ _SIGNALS, _SHARES = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT), (7, 2, 1)
 _COLD = 1 / 16  # of all processes are new interpreters
 _COLD_START = 3.0  # seconds that those take longer, about
 _STOPPED = 130  # what Ctrl-C ends in
+MOMENTS = ["early", "any", "any", "writing", "writing", "change", "change"]
+"""When a process is killed: at once, at any time, while something is being written, or, without a
+clock, before one of its changes of files. Each is as likely as it is listed."""
 
 
 class BrokenError(Exception):
@@ -47,6 +51,8 @@ class _Victim:
     random: Random
     seconds: float
     """How long it takes undisturbed."""
+    changes: int
+    """How many changes of files it makes undisturbed."""
     sound: str
     log: Path
     kills: int = 0
@@ -56,11 +62,14 @@ class _Victim:
     def attempt(self) -> bool:
         """Start it and kill it at some moment; whether it was killed before its end."""
         cold = self.random.random() < _COLD
-        words = shlex.split(self.job.action.name)
-        child = children.start_command(words, Path.cwd(), self.log, cold=cold)
-        self._wait(self.seconds + _COLD_START * cold)
+        when = self.random.choice(MOMENTS)
         (number,) = self.random.choices(_SIGNALS, _SHARES)
-        child.send(number)
+        if when == "change":
+            child = self._start(before=self._at_a_change(number))
+        else:
+            child = self._start(cold=cold)
+            self._wait(when, self.seconds + _COLD_START * cold)
+            child.send(number)
         code = child.wait(PATIENCE)
         if code is None:
             child.end()
@@ -70,9 +79,24 @@ class _Victim:
         self._check_made()
         return code != 0
 
-    def _wait(self, seconds: float) -> None:
-        """Until a moment to kill: early, at any time, or while something is being written."""
-        when = self.random.choice(["early", "any", "any", "writing", "writing"])
+    def _start(self, **how: Any) -> children.Child:
+        words = shlex.split(self.job.action.name)
+        return children.start_command(words, Path.cwd(), self.log, **how)
+
+    def _at_a_change(self, number: signal.Signals) -> Callable[[], None]:
+        """What kills a process that calls it before each of its changes, before one of them."""
+        left = self.random.randint(1, max(self.changes, 1))
+
+        def count() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), number)
+
+        return count
+
+    def _wait(self, when: str, seconds: float) -> None:
+        """Until a moment to kill."""
         if when == "early":
             time.sleep(self.random.uniform(0, 0.05))
         elif when == "any":
@@ -106,21 +130,21 @@ class _Victim:
                 raise BrokenError("lost", f"step {self.steps[name]} of {name} is gone")
             self.steps[name] = newest
         if self.is_made():
-            self.check_result()
+            self.check_result("lost")
 
     def is_made(self) -> bool:
         """Whether the result is there, of jobs that leave it whole or not at all."""
         made = self.job.made
         return bool(made) and any(PARTIAL not in path.name for path in Path().glob(made))
 
-    def check_result(self) -> None:
-        """The result must be that of the undisturbed job."""
+    def check_result(self, differs: str) -> None:
+        """The result must be that of the undisturbed job; how it ends if it is another one."""
         try:
             found = self.job.action.look("")
         except Exception as error:  # it cannot even be looked at
             raise BrokenError("lost", f"{type(error).__name__}: {error}") from error
         if found != self.sound:
-            raise BrokenError("silent", "the result differs from the undisturbed one")
+            raise BrokenError(differs, "the result differs from the undisturbed one")
 
     def finish(self) -> None:
         """Without a kill, to the end; what is made already is not made again."""
@@ -130,7 +154,7 @@ class _Victim:
             if code != 0:
                 said = self.log.read_text(errors="replace")
                 raise BrokenError("hung" if code is None else "uncaught", f"code {code}\n{said}")
-        self.check_result()
+        self.check_result("silent")
         if left := looks.leftovers(Path()):
             raise BrokenError("leftover", ", ".join(left))
 
@@ -144,7 +168,8 @@ def kill(job: Job, stage: Stage, seed: int, scratch: Path) -> Callable[[int], Ou
         log = scratch.with_name(f"{scratch.name}.log")
         log.write_text("")
         with copied(stage.place(job.place), scratch):
-            victim = _Victim(job, random, stage.seconds[key], stage.results[key], log)
+            expected = stage.seconds[key], stage.changes[key], stage.results[key]
+            victim = _Victim(job, random, *expected, log)
             try:
                 for _ in range(random.choice([1, 2, 3, 4, 6])):
                     if not victim.attempt() or (victim.is_made() and job.made == "new"):

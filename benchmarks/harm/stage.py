@@ -24,6 +24,8 @@ class Stage:
     """By the names of a place and of an action."""
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
     """How long that took."""
+    changes: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many changes of files it was."""
 
     def place(self, name: str) -> Path:
         """The folder of a place, which is filled on the first call."""
@@ -41,21 +43,24 @@ class Stage:
         for action in actions:
             key = place, action.name
             if key not in self.results:
-                self.results[key], self.seconds[key] = self._result(source, action)
+                found = self._result(source, action)
+                self.results[key], self.seconds[key], self.changes[key] = found
 
-    def _result(self, source: Path, action: Action) -> tuple[str, float]:
-        """A checksum of what comes of an action, and how long it took."""
+    def _result(self, source: Path, action: Action) -> tuple[str, float, int]:
+        """A checksum of what comes of an action, how long it took, and the changes of files."""
         found = self.folder / "result"
 
         def act() -> int:
+            changes = list[None]()
             with copied(source, self.folder / "sound"):
+                children.before_changes(lambda: changes.append(None))
                 began = time.monotonic()
                 with listening() as (out, err):
                     code = action.do()
                     said, blamed = out.text(), err.text()
-                seconds = time.monotonic() - began
+                seconds, number = time.monotonic() - began, len(changes)
                 if code == 0:
-                    found.write_text(json.dumps([action.look(said), seconds]))
+                    found.write_text(json.dumps([action.look(said), seconds, number]))
                 else:
                     sys.stderr.write(blamed)
             return code
@@ -63,5 +68,5 @@ class Stage:
         child = children.start(act)
         if child.wait(PATIENCE) != 0:
             raise RuntimeError(f"{source.name}: {action.name} fails on sound input")
-        result, seconds = json.loads(found.read_text())
-        return result, seconds
+        result, seconds, number = json.loads(found.read_text())
+        return result, seconds, number
