@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import threading
 
@@ -115,28 +116,56 @@ def test_a_model_that_never_stands_still(exported, run):
         read_found(read, run)
 
 
+def test_a_run_is_never_without_a_checkpoint(tmp_path):
+    """One comes before the other goes, however fast they do and whenever somebody looks."""
+    folder, over = tmp_path / checkpoints.FOLDER, threading.Event()
+    checkpoints.folder_of(tmp_path, 0).mkdir(parents=True)
+
+    def train():
+        step = 0
+        while not over.is_set():
+            step += 1
+            (folder / "new").mkdir()
+            (folder / "new").rename(checkpoints.folder_of(tmp_path, step))
+            checkpoints.folder_of(tmp_path, step - 1).rmdir()
+
+    training = threading.Thread(target=train)
+    training.start()
+    try:
+        found = [checkpoints.best(tmp_path) for _ in range(2000)]
+    finally:
+        over.set()
+        training.join()
+    assert None not in found
+    assert len(set(found)) > 1
+
+
 def test_a_real_race(exported, run, monkeypatch):
     """Checkpoints come and go as fast as they can, and are read all the same.
 
-    It ends soon after a name had to be looked up again.
+    It ends soon after a name had to be looked up again. Four go at each read: one fewer than it
+    tries, so that it comes to its end on the slowest machine.
     """
-    over, reads, looked_up = threading.Event(), [], []
+    reads, looked_up, turns = [], [], queue.Queue()
     monkeypatch.setattr(finding, "find", lambda *a, **k: looked_up.append(a) or find(*a, **k))
 
     def train():
-        step = 2
-        while not over.wait(0.005):  # or reading would be the slower one each time
-            step += 1
+        while (step := turns.get()) is not None:
             checkpoint(exported, run, step)
             for path in checkpoints.listed(run)[:-1]:
                 remove_folder(path)
+            turns.task_done()
 
     training = threading.Thread(target=train)
     training.start()
     try:
         while len(looked_up) < len(reads) + 3 and len(reads) < 60:
+            for step in range(3, 7):
+                turns.put(step + 4 * len(reads))
             reads.append(read_found(parts.read, "run"))
+            turns.join()
     finally:
-        over.set()
+        turns.put(None)
         training.join()
     assert len(reads) > 0
+    assert checkpoints.listed(run) == [checkpoints.folder_of(run, 2 + 4 * len(reads))]

@@ -6,7 +6,9 @@ Each is a folder RUN/checkpoints/step-00001000 in the format of `format.py`.
 from __future__ import annotations
 
 import math
+import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from partita.data.reading import reading
@@ -26,10 +28,30 @@ def folder_of(run: Path, step: int) -> Path:
 
 def listed(run: Path) -> list[Path]:
     """All complete checkpoints, oldest first."""
-    with reading(run, "model"):
-        found = [path for path in (run / FOLDER).glob("step-*") if path.is_dir()]
-    steps = [(int(match[1]), path) for path in found if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(steps)]
+    found = [(int(match[1]), name) for name in _folders(run) if (match := _NAME.fullmatch(name))]
+    return [run / FOLDER / name for _, name in sorted(found)]
+
+
+def _folders(run: Path) -> list[str]:
+    """The names of the folders among which checkpoints lie, as they are at one moment.
+
+    To ask the names of a list one by one what they are would be to ask later: training may have
+    made a checkpoint and let go of the listed ones by then, and there would seem to be none.
+    """
+    names, gone = list[str](), True
+    while gone and not names:
+        gone = False
+        with (
+            reading(run, "model"),
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(run / FOLDER) as entries,
+        ):
+            for entry in entries:
+                if entry.is_dir():
+                    names.append(entry.name)
+                else:  # some file systems are asked later after all
+                    gone = gone or not os.path.lexists(entry.path)
+    return names
 
 
 def latest(run: Path) -> Path | None:
@@ -39,9 +61,10 @@ def latest(run: Path) -> Path | None:
 
 def best(run: Path) -> Path | None:
     """The checkpoint with the lowest validation loss; the newest if none was validated."""
-    scored = [(validation_bits(path), path) for path in listed(run)]
+    every = listed(run)
+    scored = [(validation_bits(path), path) for path in every]
     known = [(bits, path) for bits, path in scored if math.isfinite(bits)]
-    return min(known)[1] if known else latest(run)
+    return min(known)[1] if known else next(reversed(every), None)
 
 
 def round_folder(folder: Path, number: int) -> Path:
