@@ -223,10 +223,19 @@ def _placed(error: InputError, configs: Configs, words: list[str]) -> InputError
 
 
 def _says(content: Mapping[str, Any], key: str) -> bool:
-    """Whether a file says something of a key or a section."""
+    """Whether a file says something of a key or a section, written as messages write it."""
     above, _, last = key.rpartition(".")
+    content = _on_one_line(content)
     inside = _inside(content, above) if above else content
     return isinstance(inside, Mapping) and last in inside
+
+
+def _on_one_line(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with keys of one line: a message has no tab or end of line inside a key."""
+    return {
+        " ".join(str(key).split()): _on_one_line(held) if isinstance(held, Mapping) else held
+        for key, held in content.items()
+    }
 
 
 # Errors ------------------------------------------------------------------------------------------
