@@ -22,6 +22,7 @@ from partita.fast import KERNELS
 from partita.hub import default
 from partita.methods.options import MethodOptions
 from partita.recipe import Recipe
+from tests.lowest_versions import lowest_versions
 
 ROOT = Path(__file__).parent.parent
 MOST_BYTES = 25 * 10**6  # of the model that is shipped
@@ -235,9 +236,70 @@ def test_the_shipped_models_licence_is_that_of_its_card():
 
 
 def test_readme_commands_are_targets_of_the_makefile():
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    used = set(re.findall(r"^make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
-    assert {"demo", "test"} <= used <= targets
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    used = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert {"demo", "test", "test-versions", "test-lowest"} <= used <= targets
+
+
+def test_pythons_that_are_named_are_those_that_tests_run_on():
+    """Every classifier's is on the list of `make test-versions`, which begins with the lowest."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (listed,) = re.findall(r"^PYTHONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = [re.fullmatch(r".* :: (3\.\d+)", each) for each in project["classifiers"]]
+    versions = [each[1] for each in named if each]
+    assert versions == listed.split()[: len(versions)]
+    assert project["requires-python"] == f">={versions[0]}"
+
+
+@pytest.mark.parametrize("found", [[], ["3.98"], ["3.98", "3.99"]], ids=len)
+@pytest.mark.parametrize("code", [0, 1])
+def test_versions_are_those_that_run_and_none_is_no_success(found, code, tmp_path):
+    """Commands on the path that do not run are not found; what fails is named, and the rest runs.
+
+    Here the Pythons are scripts, and their tests a line that says what would be tested.
+    """
+    for version in ("3.97", *found):
+        script = tmp_path / f"python{version}"
+        script.write_text(f"#!/bin/sh\nexit {int(version not in found)}\n")
+        script.chmod(0o755)
+    (tmp_path / "tests.mk").write_text(
+        f"pytest:\n\t@echo $(VENV) with $(PYTHON), $(TESTS); exit {code}\n"
+    )
+    words = ["PYTHONS=3.97 3.98 3.99", "MAKE=make -f tests.mk", "TESTS=a.py b.py"]
+    result = subprocess.run(
+        ["make", "-f", str(ROOT / "Makefile"), "test-versions", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    lines = result.stdout.splitlines()
+    assert (result.returncode == 0) == (bool(found) and code == 0)
+    for version in found:
+        assert f".venv-{version} with python{version}, a.py b.py" in lines
+    missing = [version for version in ("3.97", "3.98", "3.99") if version not in found]
+    shown = [" ".join(each) or "none" for each in (found, found if code else [], missing)]
+    assert lines[-1] == "Tested: {}. Failed: {}. Not found: {}.".format(*shown)
+
+
+def test_lowest_versions_are_the_bounds_that_are_stated():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = lowest_versions(project)
+    stated = [*project["dependencies"], *project["optional-dependencies"]["plots"]]
+    for requirement in stated:
+        name = re.split(r"[\[>]", requirement)[0]
+        assert requirement.endswith(f">={found[name]}")
+    assert "pytest" not in found  # a tool, of any age
+
+
+@pytest.mark.parametrize(
+    "requirements", [["torch"], ["torch==2.13"], ["torch>=2,<3"], ["torch>=2", "torch>=3"]]
+)
+def test_a_dependency_without_one_lower_bound_is_no_dependency(requirements):
+    with pytest.raises(ValueError, match="lower bound"):
+        lowest_versions({"dependencies": requirements})
 
 
 def test_readme_lists_every_method_sampler_and_schedule():

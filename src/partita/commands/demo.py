@@ -26,6 +26,7 @@ from partita.samplers import Prompt, sample
 
 EXAMPLE = "The ____ was built in the 19th century by the French ____."
 OPENING = "The city lies on the river"
+BLANK = "The river flows into the __ Sea."
 # Little enough of everything to be seen within ten seconds on two cores.
 SAMPLES = 3
 SAMPLE_LENGTH = 64
@@ -40,7 +41,7 @@ class Options:
     seconds: float | None = None
     """Train a small model for so long, and show that one; 60 where no model came with the
     installation."""
-    seed: int = 0
+    seed: int = 1  # what it writes by this one was read before it was chosen
     """Seed of every draw; a training also depends on the machine's speed."""
     infill: str | None = None
     """A text whose blanks, written ____, are filled in."""
@@ -66,7 +67,7 @@ def options(words: Sequence[str]) -> Options:
         "reference that comes with every Python.",
         [
             "partita demo",
-            "partita demo --infill 'A ____ is a list of items.'",
+            "partita demo --infill 'The river flows into the ____ Sea.'",
             "partita demo --seconds 60",
         ],
     )
@@ -101,9 +102,7 @@ def show_shipped(console: Terminal, chosen: Options) -> None:
     fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
     console.print()
     go_on(console, method, tokenizer, model.length, chosen.seed)  # type: ignore[arg-type]
-    console.print(
-        f"Try: {program()} sample, or {program()} infill 'A text with a __.'", soft_wrap=True
-    )
+    console.print(f"Try: {program()} sample, or {program()} infill {BLANK!r}", soft_wrap=True)
 
 
 def show_trained(console: Terminal, chosen: Options) -> None:

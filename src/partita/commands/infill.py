@@ -83,7 +83,7 @@ def _parser(model: str) -> ArgumentParser:
         "still is a blank of twelve. Without a model it is the one that this installation comes\n"
         "with, if it does.",
         [
-            "partita infill 'The capital of ______ is Paris.'",
+            "partita infill 'The river flows into the __ Sea.'",
             "partita infill runs/notes-mdlm 'The capital of ____ is Paris.'",
             "partita infill runs/notes-mdlm 'The __8__ of __6__ is Paris.' --count 3",
             "partita infill runs/notes-mdlm 'The ____ is Paris.' --blank_tokens 2 --json",

@@ -127,7 +127,7 @@ def options(words: Sequence[str]) -> Options:
         "installation comes with, if it does.",
         [
             "partita sample",
-            "partita sample --count 3 --show",
+            "partita sample --prompt 'The city lies on the river' --count 2 --length 64 --show",
             "partita sample runs/notes-mdlm --count 3",
             "partita sample runs/notes-mdlm --show --sampler confidence --steps 16",
             "partita sample runs/notes-mdlm --prompt 'Once upon a time' --temperature 0.7",

@@ -64,7 +64,7 @@ def options(words: Sequence[str]) -> Options:
         "scored without what stands before it. An empty text has bits under a model that decides\n"
         "where texts end (flexmdm), though none per character or token.",
         [
-            "partita score default 'a likely text' 'xq zzv'",
+            "partita score default 'It flows into the North Sea.' 'It sea flows the into North.'",
             "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
             "partita score runs/notes-mdlm --file candidates.txt --json",
         ],
