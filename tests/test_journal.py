@@ -48,6 +48,14 @@ def test_a_resumed_journal_forgets_lost_work_and_a_cut_line(tmp_path):
     ]
 
 
+def test_damaged_metrics_cost_their_own_lines_alone(tmp_path):
+    whole = b'{"step": 1}', b'{"step": 2}', b'{"step": 3}', b'{"step": 4}'
+    damaged = whole[0], b'{"st\xb9p": 2}', b"\xff\xfe", whole[2], b"[4]", whole[3]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(damaged) + b"\n")
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 3, 4]
+    assert [line["step"] for line in Journal(tmp_path, 3).lines] == [1, 3]
+
+
 def test_tensorboard_hears_the_same_numbers(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -84,16 +84,16 @@ def _append(path: Path, line: str) -> None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics; a last line that was cut short does not count."""
+    """The lines of a run's metrics, without those that are damaged or were cut short."""
     path = folder / METRICS
     if not path.is_file():
         return []
     lines = []
-    for text in path.read_text().splitlines():
+    for text in path.read_bytes().splitlines():
         try:
             line = json.loads(text)
-        except ValueError:
-            break
+        except ValueError:  # also of bytes that are no text
+            continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             lines.append(line)
     return lines
