@@ -83,12 +83,13 @@ def run(words: Sequence[str]) -> None:
             tokenizer = train_vq(train, chosen.vq, seen)
     quality = measure_vq(tokenizer, test)
     facts = {"images": chosen.images, "error": quality.error, "perplexity": quality.perplexity}
-    device = choose_device(chosen.vq.device)
-    save_image_tokenizer(tokenizer, out, facts | environment(device))
     some = test.bytes()[:SHOWN]
     shown = [some, tokenizer.decode(tokenizer.encode(some).cpu())]
     picture = out.with_name(f"{out.name}-{PICTURE}")
     grid_png(torch.cat(shown), len(some), picture)
+    # The folder comes last: where it is, nothing is missing, and the command does not begin again.
+    device = choose_device(chosen.vq.device)
+    save_image_tokenizer(tokenizer, out, facts | environment(device))
     console.print(
         f"{out}: {quality.used} of {quality.size} codes used, perplexity "
         f"{quality.perplexity:.1f}, mean squared error {quality.error:.5f} on {len(test)} test "
