@@ -935,3 +935,13 @@ def test_a_folder_comes_before_the_hub(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny("ar").save("org/name")
     assert same(partita.load("org/name"), tiny("ar"))
+
+
+@pytest.mark.parametrize("damage", [b"{}", b'{"metrics": {"valid_bits": 9.0}}'])
+def test_damaged_figures_never_choose_another_checkpoint(tmp_path, damage):
+    """The best one is not known then: readers are told, and only a run that goes on passes over."""
+    good = checkpoint(tmp_path, 1, valid_bits=3.0)
+    path = checkpoint(tmp_path, 2, valid_bits=2.0) / format.STATE
+    path.write_bytes(damage)
+    refused(tmp_path, path)
+    assert checkpoints.best(tmp_path, pass_over_damage=True) == good

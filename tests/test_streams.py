@@ -8,13 +8,16 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import partita
 from partita.commands import PRINTING, VERBS, main
+from partita.commands.interruptions import interruptible
 from partita.commands.streams import READER_LEFT
+from partita.errors import Stopped
 from partita.hub import checkpoints
 from tests.terminals import on_a_full_disk, without_a_reader
 
@@ -197,3 +200,21 @@ def test_nohup_outlives_its_window():
 
 def ignore():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+class Slow:
+    """An object whose destructor receives a signal."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        sum(range(100_000))  # the handler runs before the next line
+
+
+def test_a_signal_that_meets_a_destructor_is_not_lost():
+    def work():
+        slow = Slow()
+        del slow
+        time.sleep(60)
+
+    with interruptible(), pytest.raises(Stopped):
+        work()

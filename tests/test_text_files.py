@@ -7,6 +7,8 @@ import gzip
 import json
 import lzma
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -213,3 +215,35 @@ def test_what_is_unpacked_is_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="is no file"):
         next(text_files.unpacked(tmp_path / "pipe", 10))
+
+
+FLIPS = """
+import sys
+from pathlib import Path
+from pyarrow import Table, parquet
+from partita.data.row_files import parquet_texts
+from partita.errors import InputError
+
+rows = [{"text": f"note {i} is short", "kind": "ab"[i % 2]} for i in range(30)]
+whole, damaged = Path("whole.parquet"), Path("damaged.parquet")
+parquet.write_table(Table.from_pylist(rows), whole, write_page_checksum=True)
+for place, byte in enumerate(whole.read_bytes()):
+    for change in (1, 255):
+        data = bytearray(whole.read_bytes())
+        data[place] = byte ^ change
+        damaged.write_bytes(data)
+        try:
+            list(parquet_texts(damaged, "text", None))
+        except InputError:
+            pass
+print("no other error")
+"""
+
+
+def test_no_damage_of_a_parquet_file_ends_the_program(tmp_path):
+    """The library that reads them aborts the process at some damaged fields."""
+    pytest.importorskip("pyarrow")
+    done = subprocess.run(
+        [sys.executable, "-c", FLIPS], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "no other error\n"), done.stderr

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+from types import FrameType
+
+from partita.errors import Stopped
+
+_SOON = 0.05  # seconds, after which a destructor has ended
 
 ENDING: tuple[signal.Signals, ...]
 """What asks for an end beside Ctrl-C: other programs, and a terminal whose window is closed."""
@@ -12,3 +19,21 @@ if sys.platform == "win32":  # whose terminals send none
     ENDING = (signal.SIGTERM,)
 else:
     ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """A handler that ends what is going on by raising `Stopped`.
+
+    Inside a destructor exceptions are printed and forgotten: there the signal is sent once more.
+    """
+    if not _in_destructor(frame):
+        raise Stopped(number)
+    again = threading.Timer(_SOON, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
+
+
+def _in_destructor(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None

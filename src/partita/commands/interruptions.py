@@ -7,10 +7,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 
-from partita.errors import Stopped
-from partita.signals import ENDING
+from partita.signals import ENDING, stop
 
 _ERRORS = 2  # the number of standard error
 
@@ -33,13 +31,9 @@ def interruptible() -> Iterator[None]:
         return
     watched = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     for number in watched:
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     try:
         yield
     finally:
         for number in watched:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _stop(number: int, _frame: FrameType | None) -> None:
-    raise Stopped(number)

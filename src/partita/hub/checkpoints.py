@@ -13,7 +13,7 @@ from pathlib import Path
 
 from partita.data.reading import reading
 from partita.errors import InputError
-from partita.hub.format import MANIFEST, STATE, read_json
+from partita.hub.format import MANIFEST, STATE, read_json, verify_file
 
 FOLDER = "checkpoints"
 _MOST_BITS = 1e6  # per token; JSON has larger numbers than a float can be
@@ -59,10 +59,15 @@ def latest(run: Path) -> Path | None:
     return next(reversed(listed(run)), None)
 
 
-def best(run: Path) -> Path | None:
-    """The checkpoint with the lowest validation loss; the newest if none was validated."""
+def best(run: Path, *, pass_over_damage: bool = False) -> Path | None:
+    """The checkpoint with the lowest validation loss; the newest if none was validated.
+
+    A checkpoint whose figures are damaged could be the best: it is refused, or passed over by a
+    run that only wants to go on.
+    """
     every = listed(run)
-    scored = [(validation_bits(path), path) for path in every]
+    bits = validation_bits if pass_over_damage else _checked_bits
+    scored = [(bits(path), path) for path in every]
     known = [(bits, path) for bits, path in scored if math.isfinite(bits)]
     return min(known)[1] if known else next(reversed(every), None)
 
@@ -93,6 +98,17 @@ def validation_bits(checkpoint: Path) -> float:
     bits = metrics.get("valid_bits") if isinstance(metrics, dict) else None
     known = isinstance(bits, int | float) and abs(bits) < _MOST_BITS
     return float(bits) if known else math.inf  # type: ignore[arg-type]
+
+
+def _checked_bits(checkpoint: Path) -> float:
+    """The same of a checkpoint whose figures are as they were written; others are refused."""
+    try:
+        verify_file(checkpoint, STATE)
+        return validation_bits(checkpoint)
+    except InputError:
+        if checkpoint.is_dir():
+            raise
+        return math.inf  # training has let go of it meanwhile
 
 
 def is_model(folder: Path) -> bool:

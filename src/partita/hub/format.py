@@ -138,6 +138,15 @@ def verify(folder: Path, kind: str = KIND, required: tuple[str, ...] = REQUIRED)
     return checksums
 
 
+def verify_file(folder: Path, name: str) -> None:
+    """Check one file of a folder against its checksum, if it has one."""
+    checksums = read_json(folder / MANIFEST).get("checksums")
+    if not isinstance(checksums, dict):
+        raise InputError("model", f"{folder / MANIFEST} is damaged: it lacks checksums")
+    if name in checksums:
+        _check_file(folder / name, checksums[name])
+
+
 def _refuse_files(folder: Path) -> None:
     """A model is a folder; a file is most likely a pickle."""
     if folder.is_dir():

@@ -112,14 +112,17 @@ class RunFolder:
 
     def _let_go(self) -> None:
         every = checkpoints.listed(self.folder)
-        kept = {*every[-self.recipe.run.keep :], checkpoints.best(self.folder)}
+        kept = {
+            *every[-self.recipe.run.keep :],
+            checkpoints.best(self.folder, pass_over_damage=True),
+        }
         for old in every:
             if old not in kept:
                 remove_folder(old)
 
     def best_bits(self) -> float:
         """Validation bits of the best checkpoint so far; infinite if there is none."""
-        found = checkpoints.best(self.folder)
+        found = checkpoints.best(self.folder, pass_over_damage=True)
         return math.inf if found is None else checkpoints.validation_bits(found)
 
     def last_good(self) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from partita.data.options import NAMES
 from partita.data.prepared import Prepared
 from partita.data.shards import Shards
-from partita.errors import Stopped, naming
+from partita.errors import naming
 from partita.evaluation.likelihood import Estimate
 from partita.evaluation.quality import corpus_entropy
 from partita.files import check_folder
@@ -28,7 +28,7 @@ from partita.methods.base import is_flexible
 from partita.names import PREFIX, RUNS
 from partita.provenance import environment
 from partita.recipe import Recipe
-from partita.signals import ENDING
+from partita.signals import ENDING, stop
 from partita.training.distribution import World, joined
 from partita.training.engine import Engine
 from partita.training.journal import Journal, Listener, listeners
@@ -302,9 +302,10 @@ class Signals:
         finally:
             self._awaited = False
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received or not self._awaited:
-            raise Stopped(number)
+            stop(number, frame)
+            return
         self.received = number
         self._heard(number)
 
