@@ -19,6 +19,7 @@ from partita.commands.interruptions import interruptible
 from partita.commands.streams import READER_LEFT
 from partita.errors import Stopped
 from partita.hub import checkpoints
+from partita.signals import stopping
 from tests.terminals import on_a_full_disk, without_a_reader
 
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
@@ -218,3 +219,22 @@ def test_a_signal_that_meets_a_destructor_is_not_lost():
 
     with interruptible(), pytest.raises(Stopped):
         work()
+
+
+def test_what_a_signal_breaks_was_stopped():
+    """Compiled code may answer an exception inside it with another one."""
+
+    def work():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        except Stopped as error:
+            raise AttributeError("no such thing") from error
+
+    with pytest.raises(Stopped), interruptible(), stopping():
+        work()
+
+
+def test_an_error_of_its_own_stays_one():
+    with pytest.raises(AttributeError), interruptible(), stopping():
+        raise AttributeError("no such thing")

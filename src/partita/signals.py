@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from partita.errors import Stopped
@@ -21,16 +23,37 @@ else:
     ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
+_received: list[int] = []
+
+
 def stop(number: int, frame: FrameType | None) -> None:
     """A handler that ends what is going on by raising `Stopped`.
 
     Inside a destructor exceptions are printed and forgotten: there the signal is sent once more.
     """
+    _received.append(number)
     if not _in_destructor(frame):
         raise Stopped(number)
     again = threading.Timer(_SOON, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """What fails inside because a signal came in the middle of it was stopped, whatever it says.
+
+    Compiled code may turn an exception that a handler raises in it into one of its own.
+    """
+    before = len(_received)
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception as error:
+        if len(_received) == before:
+            raise
+        raise Stopped(_received[-1]) from error
 
 
 def _in_destructor(frame: FrameType | None) -> bool:

@@ -17,6 +17,7 @@ from partita import __version__
 from partita.commands.interruptions import interruptible
 from partita.commands.streams import OUTPUT, READER_LEFT, outlets, printable
 from partita.errors import InputError, Stopped
+from partita.signals import stopping
 
 # verb: what it does. The verb's module has `run(words)`, which returns an exit code.
 VERBS = {
@@ -173,7 +174,8 @@ def _run(words: Sequence[str]) -> int:
         hint = f"did you mean {near[0]}? " if near else ""
         known = f"{hint}known: {', '.join(VERBS)}"
         raise InputError("verb", f"unknown name {words[0]!r}", known)
-    return module_of(words[0]).run(words[1:]) or 0
+    with stopping():
+        return module_of(words[0]).run(words[1:]) or 0
 
 
 def _described(error: OSError) -> str:
