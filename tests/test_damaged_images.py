@@ -122,6 +122,19 @@ def test_codes_that_unpack_to_too_much(tmp_path, monkeypatch):
         read_codes(path)
 
 
+def test_a_flipped_bit_anywhere_in_a_png_is_found(tmp_path):
+    """Its last part too: what was cut off behind it, in a tar of zeros say, may be more images."""
+    write_folder(tmp_path, {"cat/a.png": packed(picture(0)), "dog/b.png": packed(picture(1))})
+    path = tmp_path / "cat" / "a.png"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"a\.png is damaged or no image"):
+            read_images(tmp_path)
+
+
 def test_a_small_picture_of_a_gigabyte_is_refused(tmp_path):
     parts = (b"IHDR" + struct.pack(">IIBBBBB", 30_000, 30_000, 1, 0, 0, 0, 0), b"IDATx", b"IEND")
     chunks = (struct.pack(">I", len(p) - 4) + p + struct.pack(">I", crc32(p)) for p in parts)

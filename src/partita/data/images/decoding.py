@@ -16,6 +16,7 @@ from partita.errors import InputError, require
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm")
 # What Pillow may take a file for: some of its other formats run programs.
+_PNG_END = b"\0\0\0\0IEND\xae\x42\x60\x82"  # size, name and sum of its last part
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM")
 LARGEST_FILE = 1 << 26  # bytes of a packed image; no photograph takes more
 _GREY = ("1", "L")
@@ -43,6 +44,8 @@ def decode(data: bytes, name: str, size: int | None, colour: bool | None) -> Pix
             warnings.simplefilter("error", image.DecompressionBombWarning)
             with image.open(io.BytesIO(data), formats=_FORMATS) as checked:
                 checked.verify()  # the sums of a PNG's parts, which loading does not look at
+                if checked.format == "PNG" and _PNG_END not in data:  # but for the last one
+                    raise ValueError("its end is damaged or missing")
             with image.open(io.BytesIO(data), formats=_FORMATS) as opened:
                 opened.load()
                 upright = pillow("ImageOps").exif_transpose(opened)
