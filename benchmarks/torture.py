@@ -14,6 +14,7 @@ fault: each is printed with the command that repeats it, which also keeps the fi
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import shutil
@@ -56,6 +57,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds of each area, in place of a time")
     parser.add_argument("--repeat", metavar="AREA:NUMBER", help="try one case again")
     parser.add_argument("--out", type=Path, default=RESULTS / "torture.json", help="the counts")
+    parser.add_argument("--markdown", action="store_true", help="show the counts of --out, and end")
     kept = Path("runs/torture")
     parser.add_argument("--keep", type=Path, default=kept, help="where --repeat leaves its files")
     scratch = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
@@ -86,6 +88,13 @@ def again(chosen: argparse.Namespace, scratch: Path) -> int:
     return int(outcome.is_fault)
 
 
+def page(chosen: argparse.Namespace) -> int:
+    """The counts of an earlier run as a table in Markdown."""
+    held = json.loads(chosen.out.read_text())
+    print(Record.open(chosen.out, held["seed"], held["environment"]).markdown(), end="")
+    return 0
+
+
 def everything(chosen: argparse.Namespace, scratch: Path) -> int:
     """Round after round until the time is over."""
     facts = environment(torch.device("cpu"))
@@ -105,6 +114,8 @@ def everything(chosen: argparse.Namespace, scratch: Path) -> int:
 def main(words: Sequence[str] | None = None) -> int:
     """One case, or all."""
     chosen = parsed(words)
+    if chosen.markdown:
+        return page(chosen)
     with tempfile.TemporaryDirectory(dir=chosen.scratch, prefix="torture-") as scratch:
         try:
             return (again if chosen.repeat else everything)(chosen, Path(scratch))

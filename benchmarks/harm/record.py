@@ -16,6 +16,7 @@ from partita.errors import require
 from partita.files import write_whole
 
 _SHOWN = ("kills", "cases", "refused", "equal", "other")
+COLUMNS = (*_SHOWN, *FAULTS)
 _KEPT = 50  # faults that are written out
 
 
@@ -98,22 +99,33 @@ class Record:
         """How many faults there were."""
         return sum(self.total(kind) for kind in FAULTS)
 
+    def rows(self) -> dict[str, list[str]]:
+        """All counts, area by area, and of all areas together."""
+        counted = {name: self.areas[name] for name in sorted(self.areas, key=_place)}
+        rows = {}
+        for name, counts in {**counted, "all": self._total("")}.items():
+            shown = {**counts, "other": counts.get("other", 0) + counts.get("ran", 0)}
+            rows[name] = [f"{shown.get(key, 0):,}" for key in COLUMNS]
+        return rows
+
     def table(self) -> Table:
-        """All counts, area by area."""
-        columns = (*_SHOWN, *FAULTS)
+        """The counts for a terminal."""
         table = Table("area", box=None, pad_edge=False)
-        for name in columns:
+        for name in COLUMNS:
             table.add_column(name, justify="right")
-        for name in sorted(self.areas, key=_place):
-            counts = self.areas[name]
-            other = counts.get("other", 0) + counts.get("ran", 0)
-            shown = {**counts, "other": other}
-            table.add_row(name, *(f"{shown.get(key, 0):,}" for key in columns))
-        table.add_section()
-        whole = self._total("")
-        whole["other"] += whole["ran"]
-        table.add_row("all", *(f"{whole[key]:,}" for key in columns))
+        for name, counts in self.rows().items():
+            if name == "all":
+                table.add_section()
+            table.add_row(name, *counts)
         return table
+
+    def markdown(self) -> str:
+        """The counts for a page; faults are one column."""
+        lines = [["area", *_SHOWN, "faults"], ["---", *["---:"] * (len(_SHOWN) + 1)]]
+        for name, counts in self.rows().items():
+            faults = sum(int(count.replace(",", "")) for count in counts[len(_SHOWN) :])
+            lines.append([name, *counts[: len(_SHOWN)], f"{faults:,}"])
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def repeat_words(seed: int, area: str, number: int) -> str:
