@@ -206,14 +206,18 @@ def ignore():
 class Slow:
     """An object whose destructor receives a signal."""
 
+    def __init__(self, number):
+        self.number = number
+
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), self.number)
         sum(range(100_000))  # the handler runs before the next line
 
 
-def test_a_signal_that_meets_a_destructor_is_not_lost():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_meets_a_destructor_is_not_lost(number):
     def work():
-        slow = Slow()
+        slow = Slow(number)
         del slow
         time.sleep(60)
 
@@ -221,18 +225,28 @@ def test_a_signal_that_meets_a_destructor_is_not_lost():
         work()
 
 
-def test_what_a_signal_breaks_was_stopped():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_a_signal_breaks_was_stopped(number):
     """Compiled code may answer an exception inside it with another one."""
 
     def work():
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             time.sleep(60)
-        except Stopped as error:
+        except KeyboardInterrupt as error:
             raise AttributeError("no such thing") from error
 
-    with pytest.raises(Stopped), interruptible(), stopping():
+    with pytest.raises(Stopped) as stopped, interruptible(), stopping():
         work()
+    assert stopped.value.number == number
+
+
+def test_signals_are_heard_as_before_once_work_is_over():
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in watched]
+    with interruptible():
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    assert [signal.getsignal(number) for number in watched] == before
 
 
 def test_an_error_of_its_own_stays_one():

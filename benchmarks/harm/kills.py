@@ -6,6 +6,7 @@ What they leave then must be what an undisturbed command leaves, in every bit, a
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import time
@@ -30,6 +31,8 @@ _SIGNALS, _SHARES = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT), (7, 2, 1)
 _COLD = 1 / 16  # of all processes are new interpreters
 _COLD_START = 3.0  # seconds that those take longer, about
 _STOPPED = 130  # what Ctrl-C ends in
+_INTERRUPTED = re.compile(r"\nKeyboardInterrupt:?\s*$")
+_IN_THE_COMMAND = re.compile(r'commands/__init__\.py", line \d+, in main')
 MOMENTS = ["early", "any", "any", "writing", "writing", "change", "change"]
 """When a process is killed: at once, at any time, while something is being written, or, without a
 clock, before one of its changes of files. Each is as likely as it is listed."""
@@ -112,7 +115,8 @@ class _Victim:
     def _check_code(self, code: int, number: signal.Signals) -> None:
         asked = {0, -number, 128 + number} | ({_STOPPED} if number == signal.SIGINT else set())
         said = self.log.read_text(errors="replace")
-        if code not in asked or "Traceback" in said:
+        outside = number == signal.SIGINT and _outside_the_command(said)
+        if not outside and (code not in asked or "Traceback" in said):
             raise BrokenError("uncaught", f"exit code {code} after {number.name}\n{said}")
         self.log.write_text("")
 
@@ -181,6 +185,15 @@ def kill(job: Job, stage: Stage, seed: int, scratch: Path) -> Callable[[int], Ou
         return Outcome("equal", kills=victim.kills)
 
     return act
+
+
+def _outside_the_command(said: str) -> bool:
+    """Whether Ctrl-C met a new interpreter that had not come to the command yet, or had left it.
+
+    Python itself shows where, and ends by the signal, with 1 where it could not even begin, or with
+    the command's own code.
+    """
+    return bool(_INTERRUPTED.search(said)) and not _IN_THE_COMMAND.search(said)
 
 
 def _writing() -> bool:

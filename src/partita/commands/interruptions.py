@@ -22,18 +22,19 @@ def announce(_number: int) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Signals that would end the program on the spot raise `Stopped` inside.
+    """Signals that would end the program on the spot, and Ctrl-C, raise `Stopped` inside.
 
     One that is ignored stays so: `nohup` is there to make a program outlive its terminal.
     """
     if threading.current_thread() is not threading.main_thread():  # which alone may listen
         yield
         return
-    watched = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    usual = dict.fromkeys(ENDING, signal.SIG_DFL) | {signal.SIGINT: signal.default_int_handler}
+    watched = {number: act for number, act in usual.items() if signal.getsignal(number) is act}
     for number in watched:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in watched:
-            signal.signal(number, signal.SIG_DFL)
+        for number, act in watched.items():
+            signal.signal(number, act)

@@ -8,7 +8,7 @@ import json
 import re
 import reprlib
 from argparse import ArgumentError, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -222,20 +222,19 @@ def _placed(error: InputError, configs: Configs, words: list[str]) -> InputError
     return InputError(error.argument, f"{error.problem} (in {files[-1]})", error.remedy)
 
 
-def _says(content: Mapping[str, Any], key: str) -> bool:
+def _says(content: Mapping[Any, Any], key: str) -> bool:
     """Whether a file says something of a key or a section, written as messages write it."""
-    above, _, last = key.rpartition(".")
-    content = _on_one_line(content)
-    inside = _inside(content, above) if above else content
-    return isinstance(inside, Mapping) and last in inside
+    return any(name == key or name.startswith(f"{key}.") for name in _names(content))
 
 
-def _on_one_line(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with keys of one line: a message has no tab or end of line inside a key."""
-    return {
-        " ".join(str(key).split()): _on_one_line(held) if isinstance(held, Mapping) else held
-        for key, held in content.items()
-    }
+def _names(content: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    """All keys of a file, each with its sections and on one line: a message has no tab or end of
+    line inside a key, and cannot tell a point inside one from that after a section."""
+    for key, held in content.items():
+        name = above + " ".join(str(key).split())
+        yield name
+        if isinstance(held, Mapping):
+            yield from _names(held, f"{name}.")
 
 
 # Errors ------------------------------------------------------------------------------------------
