@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from partita.commands.streams import READER_LEFT
 from partita.errors import Stopped
 from partita.hub import checkpoints
 from partita.signals import stopping
+from partita.training.runner import Signals
 from tests.terminals import on_a_full_disk, without_a_reader
 
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
@@ -203,26 +205,52 @@ def ignore():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
+def signalled(number):
+    os.kill(os.getpid(), number)
+    sum(range(100_000))  # the handler runs before the next line
+
+
 class Slow:
-    """An object whose destructor receives a signal."""
+    """An object that is told when it ends."""
 
     def __init__(self, number):
         self.number = number
 
     def __del__(self):
-        os.kill(os.getpid(), self.number)
-        sum(range(100_000))  # the handler runs before the next line
+        if self.number:
+            signalled(self.number)
+
+
+def ends_by_itself(number):
+    Slow(number)
+
+
+def ends_for_others(number):
+    slow = Slow(0)
+    seen = weakref.ref(slow, lambda _: signalled(number))
+    del slow
+    assert seen() is None
+
+
+def long_work(ends, number):
+    ends(number)
+    time.sleep(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_meets_a_destructor_is_not_lost(number):
-    def work():
-        slow = Slow(number)
-        del slow
-        time.sleep(60)
+@pytest.mark.parametrize("ends", [ends_by_itself, ends_for_others])
+def test_a_signal_that_meets_an_end_is_not_lost(ends, number, capsys):
+    """Exceptions of destructors and of weak references are printed and forgotten by Python."""
 
-    with interruptible(), pytest.raises(Stopped):
-        work()
+    with pytest.raises(Stopped) as stopped, interruptible():
+        long_work(ends, number)
+    assert stopped.value.number == number
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_hears_such_a_signal_too():
+    with pytest.raises(Stopped), Signals():
+        long_work(ends_for_others, signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

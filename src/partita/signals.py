@@ -26,17 +26,10 @@ else:
 _received: list[int] = []
 
 
-def stop(number: int, frame: FrameType | None) -> None:
-    """A handler that ends what is going on by raising `Stopped`.
-
-    Inside a destructor exceptions are printed and forgotten: there the signal is sent once more.
-    """
+def stop(number: int, _frame: FrameType | None) -> None:
+    """A handler that ends what is going on by raising `Stopped`."""
     _received.append(number)
-    if not _in_destructor(frame):
-        raise Stopped(number)
-    again = threading.Timer(_SOON, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
+    raise Stopped(number)
 
 
 @contextmanager
@@ -56,7 +49,24 @@ def stopping() -> Iterator[None]:
         raise Stopped(_received[-1]) from error
 
 
-def _in_destructor(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_name != "__del__":
-        frame = frame.f_back
-    return frame is not None
+@contextmanager
+def not_forgotten() -> Iterator[None]:
+    """Inside, a signal that meets a destructor, or a weak reference's end, is sent once more.
+
+    Python prints and forgets the exceptions of those.
+    """
+    before = sys.unraisablehook
+
+    def hook(forgotten: sys.UnraisableHookArgs) -> None:
+        if not isinstance(forgotten.exc_value, Stopped):
+            before(forgotten)
+            return
+        again = threading.Timer(_SOON, os.kill, (os.getpid(), forgotten.exc_value.number))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before

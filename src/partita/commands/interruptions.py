@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from partita.signals import ENDING, stop
+from partita.signals import ENDING, not_forgotten, stop
 
 _ERRORS = 2  # the number of standard error
 
@@ -34,7 +34,8 @@ def interruptible() -> Iterator[None]:
     for number in watched:
         signal.signal(number, stop)
     try:
-        yield
+        with not_forgotten():
+            yield
     finally:
         for number, act in watched.items():
             signal.signal(number, act)

@@ -28,7 +28,7 @@ from partita.methods.base import is_flexible
 from partita.names import PREFIX, RUNS
 from partita.provenance import environment
 from partita.recipe import Recipe
-from partita.signals import ENDING, stop
+from partita.signals import ENDING, not_forgotten, stop
 from partita.training.distribution import World, joined
 from partita.training.engine import Engine
 from partita.training.journal import Journal, Listener, listeners
@@ -291,6 +291,8 @@ class Signals:
         self._before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
         for number in self._before:
             signal.signal(number, self._note)
+        self._hearing = not_forgotten()
+        self._hearing.__enter__()
         return self
 
     @contextmanager
@@ -310,5 +312,6 @@ class Signals:
         self._heard(number)
 
     def __exit__(self, *_: object) -> None:
+        self._hearing.__exit__(None, None, None)
         for number, handler in self._before.items():
             signal.signal(number, handler)
