@@ -135,6 +135,19 @@ def test_bad_words(words, here, capsys):
     refused(capsys, here, later if words else "", WORDS[words])
 
 
+def test_a_file_that_is_refused_needs_no_tokenizer(here, capsys):
+    """Nobody has to fetch GPT-2's to read what is wrong with the file."""
+    refused(capsys, here, "notes.txt new", WORDS["notes.txt new"])
+
+
+def test_models_of_this_library_are_no_imports(here, exported, capsys):
+    run = exported.parent / "run"
+    message = "is a model of this library already; give"
+    for path in (exported, exported / "model.safetensors", run):
+        folder = path if path.is_dir() else path.parent
+        refused(capsys, here, f"{path} new", f"file: {path} {message} {folder} to any other verb\n")
+
+
 def test_what_is_quick_to_check_comes_first(here, capsys, monkeypatch):
     """A file of gigabytes is neither fetched nor read for a flag that cannot be."""
     monkeypatch.setattr(verb, "fetch", lambda *_, **__: pytest.fail("fetched"))

@@ -70,6 +70,18 @@ partita.fit("no method", 1, 2)
 """
 
 
+UNCHECKED = """
+import partita
+
+model = partita.load()
+for call in (model.infill, model.score):
+    try:
+        call(["a __"] if call == model.infill else b"a")
+    except partita.InputError as error:
+        print(error)
+"""
+
+
 # Names -------------------------------------------------------------------------------------------
 
 
@@ -170,3 +182,11 @@ def test_type_checkers_understand_what_the_readme_shows(tmp_path):
     assert [line.split(":")[0] for line in said if "wrong.py" not in line] == [], result.stdout
     wrong = {int(line.split(":")[1]) for line in said}
     assert wrong == {4, 5, 6, 7}, result.stdout + result.stderr
+
+
+def test_programs_that_no_checker_reads_are_told_of_wrong_types():
+    said = subprocess.run([sys.executable, "-c", UNCHECKED], capture_output=True, text=True)
+    assert said.stdout.splitlines() == [
+        "text: must be a text, got list; give one at a time",
+        "text: must be a text or a list of texts, got bytes",
+    ], said.stderr

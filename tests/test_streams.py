@@ -269,6 +269,20 @@ def test_what_a_signal_breaks_was_stopped(number):
     assert stopped.value.number == number
 
 
+def test_what_python_notes_is_not_what_is_left(monkeypatch, capsys):
+    """Where a class is made, newer Pythons add a note to whatever comes through."""
+
+    def work(_words):
+        error = KeyboardInterrupt()
+        error.add_note("Error calling __set_name__")
+        raise error
+
+    monkeypatch.setattr("partita.commands.export.run", work)
+    assert main(["export"]) == 130
+    said = "partita: stopped; nothing was saved: the same command begins anew\n"
+    assert capsys.readouterr().err == said
+
+
 def test_signals_are_heard_as_before_once_work_is_over():
     watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in watched]

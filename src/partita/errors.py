@@ -34,6 +34,19 @@ class Stopped(KeyboardInterrupt):
         super().__init__()
 
 
+def leaves(error: KeyboardInterrupt, what: str) -> None:
+    """Say of what is stopped what it leaves behind.
+
+    (Notes of exceptions are not for that: Python writes some of its own.)
+    """
+    error.__dict__.setdefault("left", []).append(what)
+
+
+def left_by(error: KeyboardInterrupt) -> list[str]:
+    """What was said of it."""
+    return list(error.__dict__.get("left", []))
+
+
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
     """Errors inside name an argument as whoever gave it wrote it, such as `--count`."""

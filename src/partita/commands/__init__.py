@@ -16,7 +16,7 @@ from types import ModuleType
 from partita import __version__
 from partita.commands.interruptions import interruptible
 from partita.commands.streams import OUTPUT, READER_LEFT, outlets, printable
-from partita.errors import InputError, Stopped
+from partita.errors import InputError, Stopped, left_by
 from partita.signals import stopping
 
 # verb: what it does. The verb's module has `run(words)`, which returns an exit code.
@@ -194,10 +194,10 @@ def _refused(message: object) -> int:
 def _stopped(error: KeyboardInterrupt, *, only_prints: bool) -> int:
     """Say what is left of the work; the exit code by which shells know the signal."""
     number = error.number if isinstance(error, Stopped) else signal.SIGINT
-    notes = getattr(error, "__notes__", [] if only_prints else [NOTHING_SAVED])
+    left = left_by(error) or ([] if only_prints else [NOTHING_SAVED])
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     if _speaks():
-        _say("; ".join([f"stopped{by}", *notes]))
+        _say("; ".join([f"stopped{by}", *left]))
     return 128 + number
 
 

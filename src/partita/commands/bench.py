@@ -14,7 +14,7 @@ from rich.table import Table
 from partita.commands import NOTHING_SAVED
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.terminal import Terminal, print_json, telling
-from partita.errors import naming, require, require_int
+from partita.errors import leaves, naming, require, require_int
 from partita.evaluation.contestants import sampling_contestants, training_contestants
 from partita.evaluation.growth import AXES, draw_growth, grown
 from partita.evaluation.speed import Speed, race
@@ -158,7 +158,7 @@ def run(words: Sequence[str]) -> None:
     except KeyboardInterrupt as error:
         measured = any(results.get(subject) for subject in chosen.subjects or USUAL)
         kept = chosen.out is not None and measured
-        error.add_note(f"the tables until now are in {chosen.out}" if kept else NOTHING_SAVED)
+        leaves(error, f"the tables until now are in {chosen.out}" if kept else NOTHING_SAVED)
         raise
     if chosen.picture is not None:
         picture = Path(chosen.picture)

@@ -11,6 +11,7 @@ from pathlib import Path
 from partita.commands import NOTHING_SAVED, program
 from partita.commands.prepare import counter, summary
 from partita.commands.terminal import Terminal, bar
+from partita.errors import leaves
 from partita.evaluation.likelihood import Estimate
 from partita.hub import checkpoints
 from partita.plotting import NO_PLOTS, can_plot
@@ -28,7 +29,7 @@ def remembering(*folders: Path) -> Iterator[None]:
     except KeyboardInterrupt as error:
         kept = [path for path in map(checkpoints.latest, folders) if path is not None]
         left = f"the same command goes on from {kept[-1]}" if kept else NOTHING_SAVED
-        error.add_note(left)
+        leaves(error, left)
         raise
 
 

@@ -12,7 +12,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.terminal import Terminal
-from partita.errors import InputError, require
+from partita.errors import InputError, leaves, require
 from partita.files import check_new
 from partita.hub import format
 from partita.hub.find import read_found
@@ -94,7 +94,7 @@ def _push(model: TrainedModel, name: str, private: bool, out: Path) -> object:
     try:
         return model.push_to_hub(name, private=private)
     except KeyboardInterrupt as error:
-        error.add_note(f"{out} is complete: hf upload {name} {out}")
+        leaves(error, f"{out} is complete: hf upload {name} {out}")
         raise
     except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
         why = " ".join(str(error).split())

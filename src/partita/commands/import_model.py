@@ -19,7 +19,7 @@ from partita.errors import InputError, naming, require, require_int
 from partita.files import check_new
 from partita.hub.card import network_in_words
 from partita.hub.published.identity import CONFIG, beside, refuse_foreign, require_method
-from partita.hub.published.importing import blaming, import_model
+from partita.hub.published.importing import blaming, import_model, look_into
 from partita.hub.published.planning import CONDITIONINGS, ImportOptions
 from partita.hub.published.selection import WEIGHTS
 from partita.hub.text_model import TextModel
@@ -114,21 +114,17 @@ def run(words: Sequence[str]) -> None:
     hosted = _hosted(chosen.file)
     if hosted is None and not Path(chosen.file).exists():
         raise missing(chosen.file, "file", f"check the name, or give {PREFIX}...")
-    console = Terminal()
+    console, path = Terminal(), Path(chosen.file)
     name = GPT2 if chosen.tokenizer == "gpt2" else chosen.tokenizer
-    tokenizer = find_tokenizer(name)
     told = {key: getattr(chosen, key) for key in ("heads", "length", "method", *_CHOICES)}
+    how = ImportOptions(**told, skip=chosen.skipped())
     with naming(flags_of(Options, "file", "out")):
-        path = Path(chosen.file)
+        if hosted is None:  # nobody fetches a tokenizer for a file that is refused
+            look_into(path, how)
+        tokenizer = find_tokenizer(name)
         if hosted is not None:
             path = _download(console, *hosted, chosen.method)
-        model = import_model(
-            path,
-            tokenizer,
-            ImportOptions(**told, skip=chosen.skipped()),
-            partial(_say, console),
-            name,
-        )
+        model = import_model(path, tokenizer, how, partial(_say, console), name)
     model.save(out)
     report(console, model, out)
 

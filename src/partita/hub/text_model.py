@@ -74,6 +74,8 @@ class TextModel(TrainedModel):
         `blank_tokens` sets the size of all plain runs. With `flexible` the model decides how many
         tokens come in plain runs (also none), if it is one that can.
         """
+        kind = type(text).__name__
+        require(isinstance(text, str), "text", f"must be a text, got {kind}", "give one at a time")
         problem = f"{self.recipe.method.name} cannot tell how many tokens a blank takes"
         remedy = "leave it out, or train a model that can with --method.name flexmdm"
         require(self.flexible or not flexible, "flexible", problem, remedy)

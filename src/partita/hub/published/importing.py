@@ -20,7 +20,7 @@ from partita.data.reading import reading
 from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import InputError, require
 from partita.files import sha256
-from partita.hub import parts
+from partita.hub import checkpoints, format, parts
 from partita.hub.published.folding import fold_time
 from partita.hub.published.identity import (
     check_method,
@@ -51,15 +51,10 @@ _ROTARY_BASE = 10000.0
 _DOCUMENT_END = "<|endoftext|>"
 
 
-def import_model(
-    path: Path,
-    tokenizer: Tokenizer,
-    options: ImportOptions,
-    tell: Callable[[str], None] = lambda _: None,
-    tokenizer_name: str = "bytes",
-) -> TextModel:
-    """The model in a file. `tell` hears what is going on: files are large."""
+def look_into(path: Path, options: ImportOptions) -> tuple[Selection, Plan, int | None]:
+    """What a file holds, what it becomes, and after how many steps, before its numbers are read."""
     require_method(options.method)
+    _refuse_ours(path)
     checkpoint = read_checkpoint(path, ema=options.weights != "raw")
     with blaming(path):
         said = statements(path, checkpoint)
@@ -70,6 +65,28 @@ def import_model(
         check_tensors(chosen.state, plan)
         check_method(plan.method.name, said, options.method)
         check_time(plan.method.name, said, options.conditioning)
+    return chosen, plan, checkpoint.step
+
+
+def _refuse_ours(path: Path) -> None:
+    """Say so where there is nothing to import: the file is part of a model of this library."""
+    folder = path if path.is_dir() else path.parent
+    ours = checkpoints.is_model(folder) and (path.is_dir() or path.name == format.WEIGHTS)
+    ours = ours or (path.is_dir() and bool(checkpoints.listed(path)))
+    remedy = f"give {folder} to any other verb"
+    require(not ours, "file", f"{path} is a model of this library already", remedy)
+
+
+def import_model(
+    path: Path,
+    tokenizer: Tokenizer,
+    options: ImportOptions,
+    tell: Callable[[str], None] = lambda _: None,
+    tokenizer_name: str = "bytes",
+) -> TextModel:
+    """The model in a file. `tell` hears what is going on: files are large."""
+    chosen, plan, step = look_into(path, options)
+    with blaming(path):
         check_tokenizer(chosen.state, tokenizer, tokenizer_name)
     tell(f"Reading {len(chosen.state)} tensors of {path} ({chosen.weights} weights)")
     with reading(path, "file"), blaming(path):
@@ -82,7 +99,7 @@ def import_model(
         recipe, tokenizer, {f"network.{name}": tensor for name, tensor in weights.items()}, path
     )
     tell("Computing its checksum")
-    return TextModel(method, tokenizer, recipe, _provenance(path, chosen, plan, checkpoint.step))
+    return TextModel(method, tokenizer, recipe, _provenance(path, chosen, plan, step))
 
 
 # Its numbers -------------------------------------------------------------------------------------
