@@ -22,9 +22,9 @@ from typing import Any
 from verbs import asked, keep
 
 from partita.data.documents import Corpus
+from partita.data.scored_rows import corpus_rows
 from partita.evaluation.quality import entropy_nats
-from partita.evaluation.texts import corpus_rows
-from partita.hub.text_model import load
+from partita.models.text_model import load
 
 RESULTS = Path(__file__).parent / "results"
 MODEL = "default"

@@ -19,11 +19,11 @@ from typing import Any
 import jinja2
 from ship import SAMPLING
 
-from partita.evaluation.growth import draw_growth
-from partita.evaluation.likelihood import Estimate
-from partita.evaluation.profile import Level, draw_profiles
-from partita.evaluation.steps import Quality, draw_comparison, equal_quality, revealed
-from partita.hub.default import WEIGHTS
+from partita.contracts.estimate import Estimate
+from partita.likelihood.profile import Level, draw_profiles
+from partita.models.default import WEIGHTS
+from partita.studies.growth import draw_growth
+from partita.studies.steps import Quality, draw_comparison, equal_quality, revealed
 from partita.training.throughput import PEAKS
 
 HERE = Path(__file__).parent

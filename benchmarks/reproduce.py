@@ -32,7 +32,7 @@ import strides
 import texts
 from verbs import asked, keep, partita, printed, split_flags
 
-from partita.training.distribution import choose_device
+from partita.devices import choose_device
 
 HERE = Path(__file__).parent
 RECIPES, EXAMPLES = HERE.parent / "recipes", HERE.parent / "examples"

@@ -25,11 +25,11 @@ from typing import Any
 
 from verbs import asked, keep, partita, split_flags
 
+from partita.devices import choose_device
 from partita.errors import InputError
-from partita.evaluation.profile import require_profiled
-from partita.hub.trained import load
+from partita.likelihood.profile import require_profiled
+from partita.models.trained import load
 from partita.provenance import environment
-from partita.training.distribution import choose_device
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 40  # of a curve

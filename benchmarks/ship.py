@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from partita.hub.default import WEIGHTS
-from partita.hub.text_model import load
-from partita.samplers.options import SamplingOptions
+from partita.config.sampling import SamplingOptions
+from partita.models.default import WEIGHTS
+from partita.models.text_model import load
 
 MOST = 25_000_000  # bytes of the whole folder: more would burden every clone
 SAMPLING = SamplingOptions(sampler="ordered", temperature=0.8, options={"order": "strided"})

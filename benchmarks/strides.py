@@ -23,15 +23,15 @@ from verbs import keep
 
 from partita.commands.judging import written
 from partita.data.documents import Corpus
+from partita.data.scored_rows import token_stream
 from partita.errors import InputError
-from partita.evaluation.likelihood import standard_error
-from partita.evaluation.ngram import NGram
 from partita.evaluation.quality import entropy_nats
-from partita.evaluation.texts import token_stream
-from partita.hub import format
-from partita.hub.default import WEIGHTS
-from partita.hub.text_model import TextModel, load
+from partita.files import format
+from partita.likelihood.bounds import standard_error
+from partita.models.default import WEIGHTS
+from partita.models.text_model import TextModel, load
 from partita.provenance import environment
+from partita.studies.ngram import NGram
 
 RESULTS = Path(__file__).parent / "results"
 TOKENS_OF_A_GRAM = 5

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from partita.data.images import Images, digits, mnist
+from partita.data.images.pictures import grid_png
 from partita.errors import InputError
-from partita.evaluation.pictures import grid_png
 from partita.methods.ddpm import DDPM, bits_per_dimension
 from partita.networks.unet import UNet
 from partita.processes.gaussian import make_process

@@ -18,8 +18,8 @@ from typing import Any
 
 from partita.errors import InputError
 from partita.evaluation.lengths import WIDTH, draw_lengths, shares, variation
-from partita.files import check_file, write_whole
-from partita.hub.text_model import TextModel, load
+from partita.files.atomic import check_file, write_whole
+from partita.models.text_model import TextModel, load
 from partita.plotting import require_plots
 from partita.provenance import environment
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partita.data.documents import Corpus
+from partita.data.scored_rows import sentences, whole_documents
 from partita.errors import InputError
-from partita.evaluation.texts import sentences, whole_documents
-from partita.files import check_file, write_whole
+from partita.files.atomic import check_file, write_whole
 
 LOOKED_AT = 20  # sentences for each choice; some of them are the same, or too near
 

@@ -10,16 +10,20 @@ import json
 
 import torch
 
+from partita.config.method import MethodOptions
+from partita.config.recipe import Recipe
+from partita.config.sampling import SamplingOptions
+from partita.config.training import RunOptions, TrainingOptions
 from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions
 from partita.data.tokenizers import BPETokenizer, ByteTokenizer
 from partita.errors import InputError
-from partita.evaluation.enumeration import exact_log_likelihood
-from partita.evaluation.likelihood import nelbo
-from partita.hub.published.reference import dit_config, rename_dit
-from partita.hub.text_model import TextModel
+from partita.execution.choice import sample
+from partita.likelihood.bounds import nelbo
+from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import AR, D3PM, DDPM, MD4, MDLM
-from partita.methods.options import MethodOptions
+from partita.models.published.reference import dit_config, rename_dit
+from partita.models.text_model import TextModel
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.classifier import ClassifierNetwork
 from partita.networks.options import TransformerOptions
@@ -27,13 +31,10 @@ from partita.networks.unet import UNet
 from partita.networks.vq import VQConfig
 from partita.processes.corruption import Rate
 from partita.randomness import Noise
-from partita.recipe import Recipe
-from partita.samplers import Prompt, guided, sample
+from partita.samplers import Prompt, guided
 from partita.samplers.gaussian import generate
-from partita.samplers.options import SamplingOptions
 from partita.schedules import make_schedule
 from partita.training.loop import fit
-from partita.training.options import RunOptions, TrainingOptions
 from partita.training.vq import VQOptions
 
 LENGTH, VOCAB = 8, 5
@@ -210,6 +211,18 @@ TABLE = {
     "exact value of AR": (
         lambda: exact_log_likelihood(AR(network(CausalTransformer)), TEXT[0]),
         "model",
+    ),
+    "a grid that falls": (
+        lambda: exact_log_likelihood(
+            mdlm(), TEXT[0], torch.tensor([0.0, 0.9, 0.5, 1.0], dtype=torch.float64)
+        ),
+        "visible",
+    ),
+    "a grid with a NaN": (
+        lambda: exact_log_likelihood(
+            mdlm(), TEXT[0], torch.tensor([0.0, torch.nan, 1.0], dtype=torch.float64)
+        ),
+        "visible",
     ),
     "exact value of a batch": (lambda: exact_log_likelihood(mdlm(), TEXT), "tokens"),
     "fractional steps": (lambda: sample(mdlm(), steps=2.5), "steps"),

@@ -11,14 +11,18 @@ import os
 # For the processes that tests start, too: two threads each would wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import signal
+
 import pytest
 import torch
 
+if hasattr(signal, "SIGHUP"):  # tests send it, also where whoever started them ignores it (nohup)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is first imported
 
-SHIPPED = "partita.hub.default.WEIGHTS"
+SHIPPED = "partita.models.default.WEIGHTS"
 SMALL = "--network.width 32 --network.depth 1 --network.heads 2 --network.length 64"
 FAST = "--training.steps 8 --training.batch_size 4 --run.previews 0"
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from partita.contracts.layouts import DENSE
 from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed, Padded
 from partita.data.shards import Shards, ShardWriter
 from partita.data.token_source import TokenSource
 from partita.errors import InputError
-from partita.networks.layouts import DENSE
 from partita.randomness import permuted
 
 

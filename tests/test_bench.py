@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from partita.commands import main
-from partita.evaluation import growth
-from partita.evaluation.roofline import sampling_work
-from partita.evaluation.speed import Contestant, Speed, count_flops_of, race
+from partita.contracts.layouts import DENSE
+from partita.execution.choice import sample
 from partita.methods import METHODS
 from partita.networks import TransformerOptions
 from partita.networks.attention import attend
-from partita.networks.layouts import DENSE
-from partita.samplers import sample
+from partita.studies import growth
+from partita.studies.roofline import sampling_work
+from partita.studies.speed import Contestant, Speed, count_flops_of, race
 
 SMALL = "--network.width 16 --network.length 8 --network.heads 2 --network.depth 2 --vocabulary 11"
 

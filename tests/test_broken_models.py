@@ -11,15 +11,15 @@ import torch
 
 import partita
 from partita.commands import main
+from partita.data.saved_tokenizers import load_image_tokenizer
 from partita.errors import InputError
 from partita.evaluation.classifier import ImageClassifier
 from partita.evaluation.cloze import Blank, answered
-from partita.evaluation.likelihood import nelbo
-from partita.evaluation.orders import order_likelihood
-from partita.evaluation.profile import profile
 from partita.evaluation.quality import judge
-from partita.hub import format
-from partita.hub.image_tokenizers import load_image_tokenizer
+from partita.files import format
+from partita.likelihood.bounds import nelbo
+from partita.likelihood.orders import order_likelihood
+from partita.likelihood.profile import profile
 from partita.methods import METHODS
 from partita.networks.classifier import ClassifierNetwork
 from partita.networks.options import TransformerOptions

@@ -7,12 +7,13 @@ from functools import partial
 import pytest
 import torch
 
-from partita.fast.program import Program
+from partita.execution.choice import executor_of, sample
+from partita.execution.program import Program
 from partita.methods import METHODS
 from partita.networks import DecoderOptions, attention
 from partita.networks.options import TransformerOptions
 from partita.randomness import Noise
-from partita.samplers import SAMPLERS, Prompt, sample
+from partita.samplers import SAMPLERS, Prompt
 from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas
 
@@ -174,7 +175,7 @@ def test_what_stands_at_hidden_positions_does_not_matter(name, seed):
         wanted = ~given.known & (torch.arange(LENGTH) < 7)
         given.tokens[given.known & (torch.arange(LENGTH) % 2 == 0)] = VOCAB
         canvas = Canvas(given.tokens, given.known, wanted)
-        session = Session(model, Noise.for_batch(seed, ROWS), speed=speed)
+        session = Session(model, Noise.for_batch(seed, ROWS), executor=executor_of(speed))
         SAMPLERS["ancestral"].run(session, canvas, steps=4)
         outcomes.append(canvas)
     assert torch.equal(outcomes[0].tokens, outcomes[1].tokens)

@@ -14,17 +14,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from partita.config.training import RunOptions, TrainingOptions
 from partita.data.batches import InMemory, Order, Packed
-from partita.fast.captured_pass import CapturedPass
-from partita.fast.program import Board, Sizes, _stretches
-from partita.fast.sampling import Answer
+from partita.execution.captured_pass import CapturedPass
+from partita.execution.program import Board, Sizes, _stretches
+from partita.execution.sampling import Answer
 from partita.methods import METHODS
 from partita.networks import DecoderOptions, TransformerOptions
+from partita.parallel import World
 from partita.processes.corruption import make_law
 from partita.randomness import Noise
-from partita.training.distribution import World
 from partita.training.engine import Engine
-from partita.training.options import RunOptions, TrainingOptions
 
 LENGTH, VOCAB, ROWS, CLASSES = 16, 9, 4, 3
 RECORDED = ["ar", "genmd4", "maskgit", "md4", "mdlm", "mdlm-complementary", "pgm"]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import partita
-from partita import __version__
 from partita.commands import VERBS, demo, demo_training, main, overview, program
-from partita.hub.find import find
+from partita.models.find import find
+from partita.version import __version__
 
 BLANK = "the ____ sat on a mat"
 MODULE = str(Path(partita.__file__).with_name("__main__.py"))

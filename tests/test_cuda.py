@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
+from partita.config.training import TrainingOptions
+from partita.contracts.layouts import Dense, Segments
 from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed
-from partita.evaluation.likelihood import nelbo
+from partita.likelihood.bounds import nelbo
 from partita.methods import AR, MDLM, METHODS, PGM
 from partita.methods.base import asks_everywhere
 from partita.networks import (
     CausalTransformer,
     DecoderOptions,
-    Dense,
     PartitionTransformer,
-    Segments,
     Transformer,
     TransformerConfig,
     TransformerOptions,
@@ -27,7 +27,6 @@ from partita.networks.attention import attend
 from partita.randomness import Noise, Purpose
 from partita.samplers import SAMPLERS, Prompt, sample
 from partita.training.loop import fit
-from partita.training.options import TrainingOptions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

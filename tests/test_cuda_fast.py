@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from dataclasses import astuple
 
 import pytest
 import torch
 
 from partita.categorical import Decoding, sample_categorical, weights
-from partita.fast import KERNELS
-from partita.fast.cross_entropy import weighted_nats
+from partita.contracts.layouts import segment_at
+from partita.execution.choice import sample
+from partita.kernels import KERNELS
+from partita.kernels.cross_entropy import weighted_nats
 from partita.methods import METHODS
-from partita.networks.layouts import segment_at
 from partita.networks.options import TransformerOptions
 from partita.randomness import Noise, Purpose
-from partita.samplers import Prompt, sample
+from partita.samplers import Prompt
 from partita.samplers.base import Session
 from tests.laws.tables import assert_law
 
@@ -160,9 +162,9 @@ def test_drawn_tokens(decoding):
         logits = 3 * torch.randn(4000, size, device="cuda")
         logits[:, size // 2] = -torch.inf
         u = torch.rand(4000, dtype=torch.float64, device="cuda")
-        from partita.fast.kernels.draws import draw_tokens
+        from partita.kernels.draws import draw_tokens
 
-        tokens, broken = draw_tokens(logits, u, decoding, forbidden=size - 1)
+        tokens, broken = draw_tokens(logits, u, *astuple(decoding), forbidden=size - 1)
         oracle = sample_categorical(logits[:, :-1], u, decoding)
         assert not broken.any()
         assert int((tokens != oracle).sum()) <= 1  # a draw within rounding of a boundary

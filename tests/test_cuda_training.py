@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from partita.config.training import RunOptions, TrainingOptions
 from partita.data.batches import InMemory, Order, Packed, Padded
 from partita.errors import InputError
 from partita.methods import MDLM, METHODS
 from partita.networks import TransformerOptions
+from partita.parallel import World
 from partita.processes.corruption import Subset, make_law
-from partita.training.distribution import World
 from partita.training.engine import Engine
-from partita.training.options import RunOptions, TrainingOptions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -39,6 +39,43 @@ def test_flipped_bits_of_a_header_in_a_tar_are_found(tmp_path):
     assert unchanged < 3  # what stands beside the header's checksum, which is a number
 
 
+def test_flipped_bits_of_a_long_name_lose_no_image(tmp_path):
+    """Python's own format keeps long names in records without a checksum."""
+    path, long = tmp_path / "set.tar", "x" * 120
+    images = {
+        f"{name.rpartition('/')[0]}/{long}{n}.png": data
+        for n, (name, data) in enumerate(files().items())
+    }
+    write_tar(path, images)
+    whole, seen = path.read_bytes(), {"same": 0, "refused": 0, "renamed": 0}
+    intact = read_images(path)
+    start = whole.index(long.encode()) - 20
+    for place in range(start, start + 160):
+        for bit in (0, 3, 5):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            try:
+                found = read_images(path)
+            except InputError:
+                seen["refused"] += 1
+                continue
+            assert len(found.pixels) == len(intact.pixels)
+            assert found.classes == intact.classes
+            renamed = not torch.equal(found.pixels, intact.pixels)
+            seen["renamed" if renamed else "same"] += 1
+    assert seen["refused"] > 200, seen
+
+
+def test_long_names_of_any_letters_are_read(tmp_path):
+    images = {
+        f"{name.rpartition('/')[0]}/{'é' * 60}{n}.png": data
+        for n, (name, data) in enumerate(files().items())
+    }
+    path = write_tar(tmp_path / "set.tar", images)
+    assert len(read_images(path).pixels) == len(images)
+
+
 def test_a_damaged_header_is_named_with_its_place(tmp_path):
     path = write_tar(tmp_path / "set.tar", files())
     whole = bytearray(path.read_bytes())

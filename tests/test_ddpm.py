@@ -11,19 +11,20 @@ import pytest
 import torch
 from scipy import special, stats
 
+from partita.config.training import TrainingOptions
+from partita.contracts.layouts import Segments
 from partita.errors import InputError
 from partita.methods.base import METHODS
 from partita.methods.contracts import Model
 from partita.methods.ddpm import DDPM
 from partita.methods.diffusion_lm import EmbeddingDDPM
-from partita.networks import Segments, TransformerOptions
+from partita.networks import TransformerOptions
 from partita.networks.unet import UNet
 from partita.processes.gaussian import GaussianProcess, gaussian, make_process
 from partita.randomness import Noise, Purpose, standard_normal
 from partita.samplers import SAMPLERS, Prompt, sample
 from partita.samplers.gaussian import generate, visited
 from partita.training.loop import fit
-from partita.training.options import TrainingOptions
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.py"
 POSITIONS = torch.arange(400)[None]

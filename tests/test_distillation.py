@@ -15,16 +15,16 @@ from safetensors.torch import load_file
 import partita
 from partita.commands import main
 from partita.commands.distill import options
-from partita.data.options import DataOptions
+from partita.config.data import DataOptions
+from partita.config.method import MethodOptions
+from partita.config.recipe import Recipe
+from partita.config.sampling import SamplingOptions
+from partita.config.training import RunOptions, TrainingOptions
 from partita.distillation import DistillationOptions
 from partita.errors import InputError
-from partita.hub import checkpoints
-from partita.hub.find import find
-from partita.methods.options import MethodOptions
+from partita.models import checkpoints
+from partita.models.find import find
 from partita.networks.options import TransformerOptions
-from partita.recipe import Recipe
-from partita.samplers.options import SamplingOptions
-from partita.training.options import RunOptions, TrainingOptions
 from partita.training.runner import run_recipe
 from tests.kill_and_resume import checkpoints as listed
 from tests.kill_and_resume import compare, corpus, start, wait_for

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from partita.contracts.layouts import DENSE, Dense, Segments
 from partita.errors import InputError
 from partita.methods import AR, MD4, MDLM
-from partita.networks import CausalTransformer, Dense, Segments, Transformer, TransformerConfig
+from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.attention import attend
-from partita.networks.layouts import DENSE
 from partita.processes.corruption import Corruption
 from partita.randomness import Noise
 

@@ -20,15 +20,15 @@ import partita
 from partita.commands import main
 from partita.commands.show import NEW, animated
 from partita.commands.terminal import Terminal
+from partita.config.method import MethodOptions
+from partita.config.recipe import Recipe
+from partita.contracts.ragged import Ragged
 from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.prepare import prepare
 from partita.data.tokenizers import CharacterTokenizer
 from partita.errors import InputError
 from partita.evaluation.lengths import shares, variation
-from partita.hub import checkpoints
-from partita.methods.options import MethodOptions
-from partita.ragged import Ragged
-from partita.recipe import Recipe
+from partita.models import checkpoints
 from partita.samplers import Step
 from partita.samplers.canvas import Canvas
 from partita.training.material import orders, tokens_of

@@ -19,16 +19,17 @@ import safetensors.torch
 import torch
 
 import partita
+from partita.config.method import MethodOptions
+from partita.config.recipe import Recipe
+from partita.config.sampling import SamplingOptions
 from partita.data.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer
 from partita.errors import InputError
-from partita.files import remove_folder, remove_partial, sha256, whole_folder, write_whole
-from partita.hub import checkpoints, format, trained
-from partita.hub.find import find
-from partita.hub.text_model import TextModel, load
-from partita.methods.options import MethodOptions
+from partita.files import format
+from partita.files.atomic import remove_folder, remove_partial, sha256, whole_folder, write_whole
+from partita.models import checkpoints, trained
+from partita.models.find import find
+from partita.models.text_model import TextModel, load
 from partita.networks.options import TransformerOptions
-from partita.recipe import Recipe
-from partita.samplers.options import SamplingOptions
 
 TEXT = "pack my box with five dozen liquor jugs " * 20
 TOKENIZERS = {
@@ -217,7 +218,7 @@ def test_a_model_can_be_saved_over_the_file_it_was_read_from(tmp_path):
 
 def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from partita.files import whole_folder\n"
+        "import os, sys; from pathlib import Path; from partita.files.atomic import whole_folder\n"
         "with whole_folder(Path(sys.argv[1])) as partial:\n"
         "    (partial / 'half').write_text('x'); os._exit(9)"
     )

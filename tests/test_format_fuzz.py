@@ -27,20 +27,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.data.batches import Batch, Order
+from partita.config.data import DataOptions, TokenizerOptions
+from partita.config.method import MethodOptions
+from partita.config.recipe import Recipe
+from partita.config.training import TrainingOptions
+from partita.contracts.batch import Batch
+from partita.data.batches import Order
 from partita.data.documents import Corpus
-from partita.data.options import DataOptions, TokenizerOptions
 from partita.data.prepare import Prepared, prepare
 from partita.errors import InputError
-from partita.files import sha256
-from partita.hub import checkpoints, format
-from partita.hub.text_model import TextModel, load
-from partita.methods.options import MethodOptions
+from partita.files import format
+from partita.files.atomic import sha256
+from partita.models import checkpoints
+from partita.models.text_model import TextModel, load
 from partita.networks.options import TransformerOptions
-from partita.recipe import Recipe
-from partita.training.distribution import World
+from partita.parallel import World
 from partita.training.engine import Engine
-from partita.training.options import TrainingOptions
 from partita.training.run_folder import RECIPE, RunFolder
 from tests.mutation import damage
 

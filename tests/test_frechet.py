@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from partita.data.images import ImageOptions, read_images
+from partita.data.images.pictures import grid_png, tiled, unmasking_gif
 from partita.errors import InputError
 from partita.evaluation.classifier import (
     ClassifierOptions,
@@ -29,8 +30,7 @@ from partita.evaluation.frechet import (
     frechet_distance,
     symmetric_root,
 )
-from partita.evaluation.pictures import grid_png, tiled, unmasking_gif
-from partita.hub import format
+from partita.files import format
 
 
 def gaussian(seed, size, rank=None):

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from partita.evaluation.likelihood import nelbo
-from partita.fast import cross_entropy
-from partita.fast.cross_entropy import weighted_nats
+from partita.contracts.layouts import Segments
+from partita.kernels import cross_entropy
+from partita.kernels.cross_entropy import weighted_nats
+from partita.likelihood.bounds import nelbo
 from partita.methods import AR, MDLM, METHODS
 from partita.methods.base import asks_everywhere
-from partita.networks import Segments
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Corruption
 from partita.randomness import Noise

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from partita.contracts.layouts import Dense, Segments
 from partita.errors import InputError
 from partita.methods import AR, MDLM, PGM, EmbeddingDDPM, FlexMDM
 from partita.networks import (
-    Dense,
     PartitionTransformer,
-    Segments,
     Transformer,
     TransformerConfig,
     TransformerOptions,

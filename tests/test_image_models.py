@@ -13,9 +13,10 @@ from partita.commands import main
 from partita.data.image_sets import ImageSet, Whole, prepare_images
 from partita.data.images import ImageOptions, read_images
 from partita.errors import InputError
-from partita.hub import checkpoints, format
-from partita.hub.find import find
-from partita.hub.image_model import ImageModel
+from partita.files import format
+from partita.models import checkpoints
+from partita.models.find import find
+from partita.models.image_model import ImageModel
 
 SIZES = "--network.width 32 --network.depth 2 --network.heads 2"
 GRID = "--network.length 64 --network.grid 8"

@@ -10,9 +10,9 @@ import torch
 
 from partita.data.image_tokenizers import ImageTokenizer, PixelTokenizer, from_description
 from partita.data.images import ImageOptions, Images, as_bytes, digits, read_images
+from partita.data.saved_tokenizers import load_image_tokenizer, save_image_tokenizer
 from partita.data.vq_tokenizer import VQTokenizer
 from partita.errors import InputError
-from partita.hub.image_tokenizers import load_image_tokenizer, save_image_tokenizer
 from partita.networks.quantisers import EMAQuantiser, FSQuantiser
 from partita.networks.vq import VQConfig, VQNetwork, usage
 from partita.training.vq import DiscretisedLogistic, VQOptions, measure_vq, train_vq

@@ -22,11 +22,11 @@ import torch
 from partita import load
 from partita.commands import import_model as verb
 from partita.commands import main
-from partita.files import sha256
-from partita.hub.published import archives
-from partita.hub.published.folding import fold_time
-from partita.hub.published.reference import load_dit, load_partition
+from partita.files.atomic import sha256
 from partita.methods.mdlm import subs
+from partita.models.published import archives
+from partita.models.published.folding import fold_time
+from partita.models.published.reference import load_dit, load_partition
 from partita.networks import Transformer
 from tests.checkpoints import lightning, other, parameters, state_of, write_tokenizer
 from tests.golden import cases

@@ -22,11 +22,11 @@ from torch import Tensor
 from partita import load
 from partita.commands import main
 from partita.errors import InputError
-from partita.hub.published import pickles
-from partita.hub.published.identity import FOREIGN, IMPORTED
-from partita.hub.published.importing import import_model
-from partita.hub.published.pickled_values import entry
-from partita.hub.published.planning import ImportOptions
+from partita.models.published import pickles
+from partita.models.published.identity import FOREIGN, IMPORTED
+from partita.models.published.importing import import_model
+from partita.models.published.pickled_values import entry
+from partita.models.published.planning import ImportOptions
 from tests.checkpoints import lightning, parameters, pickled, state_of, write_tokenizer
 from tests.golden import cases
 from tests.small_hub import outcome, serving
@@ -62,6 +62,16 @@ OTHERS: dict[str, tuple[dict[str, Any], str, str]] = {
         "blockgen",
     ),
     "D3PM": ({"parameterization": "d3pm", "backbone": "dit"}, "parameterization 'd3pm'", "d3pm"),
+    "Duo that calls itself MDLM": (
+        {"model_type": "mdlm", "architectures": ["DUO"]},
+        "architectures 'DUO'",
+        "duo",
+    ),
+    "uniform diffusion by its type": (
+        {"model_type": "mdlm", "diffusion": {"type": "uniform"}},
+        "diffusion.type 'uniform'",
+        "uniform",
+    ),
     "uniform diffusion": (
         {"parameterization": "subs", "diffusion": "uniform"},
         "diffusion 'uniform'",

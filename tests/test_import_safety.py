@@ -25,11 +25,11 @@ import torch
 
 from partita.commands import main
 from partita.commands.import_model import find_tokenizer
-from partita.data.reading import DamagedError
-from partita.hub.published import importing, pickles
-from partita.hub.published.importing import import_model
-from partita.hub.published.pickled_values import OPAQUE
-from partita.hub.published.planning import ImportOptions
+from partita.files.reading import DamagedError
+from partita.models.published import importing, pickles
+from partita.models.published.importing import import_model
+from partita.models.published.pickled_values import OPAQUE
+from partita.models.published.planning import ImportOptions
 from tests.checkpoints import (
     Claim,
     Numbers,

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from partita.config.training import RunOptions
 from partita.errors import InputError
 from partita.training.journal import Journal, listeners, read_metrics
-from partita.training.options import RunOptions
 
 
 def png_size(path):

@@ -7,30 +7,31 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import astuple
 from importlib import import_module
 
 import pytest
 import torch
 
 from partita.categorical import Decoding, sample_categorical
-from partita.fast import cross_entropy
-from partita.fast.cross_entropy import weighted_nats
-from partita.fast.program import Program
+from partita.contracts.layouts import Segments
+from partita.execution.choice import sample
+from partita.execution.program import Program
+from partita.kernels import cross_entropy
+from partita.kernels.cross_entropy import weighted_nats
 from partita.methods import METHODS
 from partita.networks.attention import _attend_on_cpu
-from partita.networks.layouts import Segments
 from partita.networks.options import TransformerOptions
 from partita.randomness import Noise, Purpose
-from partita.samplers import sample
 
 if sys.platform != "linux":
     pytest.importorskip("triton", reason="there is no Triton but on Linux")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-attention = import_module("partita.fast.kernels.attention")
-draws = import_module("partita.fast.kernels.draws")
-scores = import_module("partita.fast.kernels.scores")
-uniforms_of = import_module("partita.fast.kernels.uniforms")
+attention = import_module("partita.kernels.attention")
+draws = import_module("partita.kernels.draws")
+scores = import_module("partita.kernels.scores")
+uniforms_of = import_module("partita.kernels.uniforms")
 draw_tokens, score_rows, on_cpu = draws.draw_tokens, scores.score_rows, cross_entropy._scored
 DEVICE = "cpu" if INTERPRETED else "cuda"
 BLOCK = 32
@@ -71,7 +72,7 @@ def uniforms(count, seed=1):
 
 def assert_drawn(logits, u, decoding=DECODINGS["plain"], forbidden=-1):
     """The tokens of the plain twin, which knows a forbidden one as an impossible one."""
-    tokens, broken = draw_tokens(logits, u, decoding, forbidden)
+    tokens, broken = draw_tokens(logits, u, *astuple(decoding), forbidden=forbidden)
     assert not broken.any()
     possible = logits.float().clone()
     if 0 <= forbidden < logits.shape[1]:
@@ -147,7 +148,7 @@ def test_broken_rows_are_flagged_and_others_are_not(name):
     logits, u = random(6, BLOCK + 1), uniforms(6)
     logits[0, 3], logits[1, BLOCK], logits[2] = torch.nan, torch.inf, -torch.inf
     logits[3, 1:] = -torch.inf  # what is left is forbidden
-    tokens, broken = draw_tokens(logits, u, DECODINGS[name], forbidden=0)
+    tokens, broken = draw_tokens(logits, u, *astuple(DECODINGS[name]), forbidden=0)
     assert broken.tolist() == [True] * 4 + [False] * 2
     assert bool(((tokens >= 0) & (tokens <= BLOCK)).all())  # what follows may still index by them
     fine = logits[4:].index_fill(1, torch.tensor([0], device=DEVICE), -torch.inf)
@@ -169,7 +170,7 @@ def test_a_program_that_draws_by_the_kernel(name, monkeypatch):
     plain = sample(model, 2, steps=2, speed="plain")
 
     def by_kernel(self, logits, u):
-        return draw_tokens(logits, u, self.decoding, self.forbidden)
+        return draw_tokens(logits, u, *astuple(self.decoding), forbidden=self.forbidden)
 
     monkeypatch.setattr(Program, "_draw", by_kernel)
     assert torch.equal(sample(model, 2, steps=2, speed="captured"), plain)

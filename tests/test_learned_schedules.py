@@ -14,9 +14,9 @@ from rich.console import Console
 
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from partita.errors import InputError
-from partita.evaluation.schedules import draw_schedules, extremes, schedule_table
 from partita.methods.genmd4 import GenMD4
 from partita.networks.options import TransformerOptions
+from partita.studies.schedules import draw_schedules, extremes, schedule_table
 
 ALPHABET = "abc d$[é"
 POWERS = [1.0, 0.25, 3.0, 1.5, 2.0, 4.0, 0.125, 1.0]

@@ -10,14 +10,21 @@ import sys
 import pytest
 from filelock import FileLock
 
-from partita import files, load
+from partita import load
 from partita.commands import main
-from partita.files import clear_leftovers, remove_folder, remove_partial, whole_file, whole_folder
+from partita.files import atomic as files
+from partita.files.atomic import (
+    clear_leftovers,
+    remove_folder,
+    remove_partial,
+    whole_file,
+    whole_folder,
+)
 
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from partita import files
+from partita.files import atomic as files
 place, moment = Path(sys.argv[1]), sys.argv[2]
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 rename, moves = Path.rename, []
@@ -162,7 +169,7 @@ def test_errors_and_removals_leave_no_locks(tmp_path):
 
 EXPORT = """
 import os, signal, sys
-from partita import files
+from partita.files import atomic as files
 from partita.commands import main
 files.to_disk = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 main(["export", *sys.argv[1:]])

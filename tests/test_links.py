@@ -10,8 +10,8 @@ from partita.data.documents import Corpus
 from partita.data.image_sets import ImageSet
 from partita.data.images import ImageOptions
 from partita.data.prepare import PrepareOptions, cache_key, prepare
-from partita.data.reading import files_under
 from partita.errors import InputError
+from partita.files.reading import files_under
 from tests.test_documents import texts
 from tests.test_image_data import CLASSES, files, write_folder
 

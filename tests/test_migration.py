@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import partita
-from partita import migration
 from partita.commands import main
 from partita.commands.train import options
+from partita.config import migration
+from partita.config.migration import KEY, OLDEST, STEPS, VERSION, Step
+from partita.config.recipe import Recipe
 from partita.errors import InputError
-from partita.hub import format
-from partita.hub.default import WEIGHTS
-from partita.migration import KEY, OLDEST, STEPS, VERSION, Step
-from partita.recipe import Recipe
+from partita.files import format
+from partita.models.default import WEIGHTS
 from partita.training.run_folder import RECIPE
 from tests.kill_and_resume import corpus, last
 from tests.test_format import edit, seal, tiny

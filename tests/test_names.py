@@ -10,11 +10,13 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+import torch
 
 from partita.commands import main
 from partita.errors import InputError
-from partita.names import Hosted, hosted, near
-from tests.checkpoints import write_tokenizer
+from partita.files.names import Hosted, hosted, near
+from tests.checkpoints import lightning, parameters, state_of, write_tokenizer
+from tests.golden import cases
 from tests.small_hub import outcome, serving
 
 HERE = [
@@ -176,7 +178,9 @@ def check_absent(lines):
 def lacking(tmp_path):
     """All that `ABSENT` needs, but for what is on the hub."""
     (tmp_path / "notes.txt").write_text("a note")
-    (tmp_path / "model.ckpt").write_text("x")
+    state = state_of(cases.own("text/mdlm_dit"))
+    average = [state[name] for name in parameters(state)]
+    torch.save(lightning(state, average), tmp_path / "model.ckpt")
     write_tokenizer(tmp_path / "tokenizer.json")
     return tmp_path
 

@@ -7,13 +7,11 @@ import itertools
 import pytest
 import torch
 
+from partita.contracts.layouts import Dense, Queries, Segments
 from partita.errors import InputError
 from partita.networks import (
     CausalTransformer,
-    Dense,
     PartitionTransformer,
-    Queries,
-    Segments,
     Transformer,
     TransformerConfig,
     TransformerOptions,

@@ -13,13 +13,13 @@ import pytest
 from partita.categorical import Decoding
 from partita.commands import accuracy, main, ngram
 from partita.data.documents import Corpus
+from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer
-from partita.evaluation.ngram import NGram
 from partita.evaluation.quality import unigram_entropy
 from partita.evaluation.questions import words_inside
-from partita.evaluation.steps import Quality, equal_quality
-from partita.evaluation.texts import token_stream
-from partita.hub.text_model import load
+from partita.models.text_model import load
+from partita.studies.ngram import NGram
+from partita.studies.steps import Quality, equal_quality
 
 NOTES = "\n\n".join(f"note {n} is short, and so it says the näxt" for n in range(60))
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 24"

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import partita
+from partita.config.method import MethodOptions
 from partita.errors import InputError
 from partita.methods.base import METHODS
 from partita.methods.contracts import Denoiser, TextMethod
-from partita.methods.options import MethodOptions
 from partita.networks.options import TransformerOptions
 
 SIZES = TransformerOptions(length=4, width=32, depth=1, heads=2)
@@ -23,7 +23,8 @@ import torch
 from torch import nn
 
 from partita.commands import main
-from partita.methods.base import METHODS, Loss
+from partita.contracts.loss import Loss
+from partita.methods.base import METHODS
 from partita.methods.contracts import Denoiser, TextMethod
 from partita.schedules import make_schedule
 

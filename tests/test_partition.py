@@ -12,27 +12,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.contracts.layouts import DENSE, Layout, Queries, Segments
 from partita.errors import InputError
-from partita.evaluation.speed import count_flops_of
 from partita.methods import AR, MD4, MDLM, PGM, ComplementaryMDLM
 from partita.networks import (
     DecoderOptions,
-    Layout,
     PartitionTransformer,
-    Queries,
-    Segments,
     Transformer,
     TransformerConfig,
     TransformerOptions,
     attention,
 )
 from partita.networks.attention import attend
-from partita.networks.layouts import DENSE
 from partita.networks.options import PROCESSES, QUERIES, decoder_sizes
 from partita.processes.corruption import Corruption, Law
 from partita.randomness import Noise
 from partita.samplers import sample
 from partita.samplers.counts import even_counts
+from partita.studies.speed import count_flops_of
 
 ROWS, LENGTH, WIDTH, CLASSES = 3, 9, 16, 3
 TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}

@@ -8,20 +8,21 @@ import pytest
 import torch
 
 import partita
+from partita.config.method import MethodOptions
+from partita.config.recipe import Recipe, differences
+from partita.config.training import TrainingOptions
+from partita.contracts.layouts import Dense, Queries, Segments
 from partita.data.images import digits
 from partita.data.tokenizers import CharacterTokenizer
 from partita.errors import InputError
-from partita.evaluation.likelihood import nelbo
-from partita.hub.text_model import TextModel
+from partita.likelihood.bounds import nelbo
 from partita.methods import MD4, MaskGIT
-from partita.methods.options import MethodOptions
-from partita.networks import KINDS, Dense, Queries, Segments, TransformerConfig, TransformerOptions
+from partita.models.text_model import TextModel
+from partita.networks import KINDS, TransformerConfig, TransformerOptions
 from partita.networks.kinds import make_network
 from partita.networks.pixels import ImageShape
 from partita.randomness import Noise
-from partita.recipe import Recipe, differences
 from partita.training.loop import fit
-from partita.training.options import TrainingOptions
 from partita.training.throughput import flops_per_token
 
 LEVELS, MASK = 5, 5

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from partita import files
 from partita.errors import InputError
-from partita.files import whole_folder, write_whole
+from partita.files import atomic as files
+from partita.files.atomic import whole_folder, write_whole
 from partita.training.run_folder import LOCK, locked
 
 SOURCES = sorted((Path(__file__).parent.parent / "src/partita").rglob("*.py"))

@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from partita.errors import InputError
-from partita.fast import sampling
-from partita.fast.program import SIZES, Board
-from partita.fast.sampling import has_program
+from partita.execution import sampling
+from partita.execution.choice import sample
+from partita.execution.program import SIZES, Board
+from partita.execution.sampling import has_program
 from partita.methods import MDLM, METHODS
 from partita.networks import DecoderOptions
 from partita.networks.options import TransformerOptions
-from partita.samplers import guided, sample
+from partita.samplers import guided
 from partita.samplers.guidance import Guided
 from tests.test_captured import CLASSES, LENGTH, ROWS, VOCAB, build, randomise, same
 
@@ -126,7 +127,7 @@ def test_inside_and_outside_of_inference_mode():
 
 NO_MORE_GRAPHS = """
 import torch
-from partita.fast.compilation import compile_parts
+from partita.execution.compilation import compile_parts
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from partita.randomness import Noise

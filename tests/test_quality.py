@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from partita.data import documents
+from partita.data import documents, frequencies
 from partita.data.documents import Corpus
+from partita.data.frequencies import corpus_entropy
 from partita.data.shards import Shards, ShardWriter
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from partita.errors import InputError
 from partita.evaluation import quality
 from partita.evaluation.quality import (
     WordList,
-    corpus_entropy,
     distinct,
     entropy_nats,
     judge,
@@ -52,7 +52,7 @@ def test_entropy_of_a_stream(tmp_path, monkeypatch):
     counts = np.array([8, 4, 2, 1, 1])
     tokens = np.repeat(np.array([0, 3, 4, 9, 7]), counts)
     assert corpus_entropy(tokens) == pytest.approx(15 / 8)  # sum of p log2 1/p
-    monkeypatch.setattr(quality, "COUNTED", 3)
+    monkeypatch.setattr(frequencies, "COUNTED", 3)
     np.random.default_rng(0).shuffle(tokens)
     assert corpus_entropy(tokens.astype(np.uint16)) == pytest.approx(15 / 8)
     assert corpus_entropy(iter([tokens[:5], tokens[5:5], tokens[5:].reshape(1, -1)])) == (

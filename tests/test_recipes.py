@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from partita.commands.train import PRINT, options
+from partita.config.method import MethodOptions
+from partita.config.recipe import Recipe, flatten
 from partita.methods import METHODS
-from partita.methods.options import MethodOptions
-from partita.recipe import Recipe, flatten
 from tests.kill_and_resume import corpus, last
 
 ROOT = Path(__file__).parent.parent

@@ -16,7 +16,7 @@ import yaml
 
 import partita
 from partita.commands import main
-from partita.recipe import Recipe
+from partita.config.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,8 +9,8 @@ import torch
 
 import partita
 from partita.commands import main
+from partita.contracts.layouts import DENSE
 from partita.networks.layers import Rotary
-from partita.networks.layouts import DENSE
 from partita.training.retrofit import SOURCES, retrofitted
 
 NETWORK = ["--network.width", "32", "--network.depth", "4", "--network.heads", "2"]

@@ -11,10 +11,11 @@ import pytest
 import partita
 from partita.commands import main
 from partita.errors import InputError
-from partita.files import remove_folder, whole_folder
-from partita.hub import checkpoints, format, parts
-from partita.hub import find as finding
-from partita.hub.find import find, read_found
+from partita.files import format
+from partita.files.atomic import remove_folder, whole_folder
+from partita.models import checkpoints, parts
+from partita.models import find as finding
+from partita.models.find import find, read_found
 
 VERBS = ["export run new", "info run --json", "sample run --length 8 --steps 2", "score run text"]
 

@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 import partita
-from partita.data.options import DataOptions, TokenizerOptions
+from partita.config.data import DataOptions, TokenizerOptions
+from partita.config.method import MethodOptions
+from partita.config.recipe import Recipe
+from partita.config.training import RunOptions, TrainingOptions
 from partita.errors import InputError
-from partita.hub import checkpoints
-from partita.methods.options import MethodOptions
+from partita.models import checkpoints
 from partita.networks.options import TransformerOptions
-from partita.recipe import Recipe
-from partita.training.options import RunOptions, TrainingOptions
 from partita.training.runner import Watcher, default_folder, run_recipe
 from tests.kill_and_resume import corpus
 

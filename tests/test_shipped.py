@@ -11,8 +11,8 @@ import torch
 
 import partita
 from partita.commands import main
-from partita.hub import format
-from partita.hub.default import WEIGHTS
+from partita.files import format
+from partita.models.default import WEIGHTS
 
 PARAGRAPH = (
     "The river rises in the mountains in the north of the country and flows through the city "

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from partita.evaluation.steps import (
+from partita.methods import METHODS
+from partita.networks.options import TransformerOptions
+from partita.samplers import sample
+from partita.studies.steps import (
     Quality,
     draw_comparison,
     equal_quality,
     revealed,
     seconds_of_token,
 )
-from partita.methods import METHODS
-from partita.networks.options import TransformerOptions
-from partita.samplers import sample
 
 LENGTH, STEPS = 2000, 5
 

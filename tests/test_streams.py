@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import weakref
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from partita.commands import PRINTING, VERBS, main
 from partita.commands.interruptions import interruptible
 from partita.commands.streams import READER_LEFT
 from partita.errors import Stopped
-from partita.hub import checkpoints
+from partita.models import checkpoints
 from partita.signals import stopping
 from partita.training.runner import Signals
 from tests.terminals import on_a_full_disk, without_a_reader
@@ -166,14 +167,19 @@ def test_no_file_gets_the_number_of_a_closed_output():
 # Signals -----------------------------------------------------------------------------------------
 
 
+@contextmanager
 def started(words, **options):
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "partita", *words.split()],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,
         **options,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # one that has not ended by itself would be waited for without end
 
 
 ENDLESS = f"{TRAIN} --training.steps 1000000"

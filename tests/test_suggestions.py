@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from partita.commands import VERBS, main, module_of
-from partita.hub.default import NAME, WEIGHTS
+from partita.models.default import NAME, WEIGHTS
 from tests.test_documentation import PAGES, commands
 
 TRANSCRIPT = Path(__file__).with_name("suggested.txt")

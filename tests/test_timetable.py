@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.fast.timetable import Stretch, Timetable
+from partita.execution.timetable import Stretch, Timetable
 
 NEVER, KNOWN = -1, -2
 quickly = partial(settings, derandomize=True, deadline=None, database=None, max_examples=150)

@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 import torch
 
+from partita.config.training import RunOptions, TrainingOptions
 from partita.data.batches import InMemory, Order, Packed
-from partita.evaluation.likelihood import nelbo
+from partita.likelihood.bounds import nelbo
 from partita.methods import AR, MD4, MDLM, PGM
 from partita.networks import (
     CausalTransformer,
@@ -16,14 +17,13 @@ from partita.networks import (
     Transformer,
     TransformerConfig,
 )
+from partita.optim.muon import StackedMuon
+from partita.optim.optimisers import OPTIMISERS
+from partita.parallel import World
 from partita.training import loop
-from partita.training.distribution import World
 from partita.training.ema import MovingAverage
 from partita.training.engine import Engine
 from partita.training.loop import fit
-from partita.training.muon import StackedMuon
-from partita.training.optimisers import OPTIMISERS
-from partita.training.options import RunOptions, TrainingOptions
 
 TEXT = torch.tensor([0, 1, 2, 3, 4] * 60)  # fully predictable: entropy log 5 once, then 0
 LENGTH = 12  # no multiple of the period: rows begin at every token

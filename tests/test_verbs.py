@@ -17,17 +17,17 @@ from rich.progress import Progress
 import partita
 from partita.commands import main
 from partita.commands.streams import printable
+from partita.config.data import DataOptions, TokenizerOptions
+from partita.config.method import own_options, parameters_of
+from partita.config.recipe import Recipe
+from partita.config.training import TrainingOptions
 from partita.data.blanks import infill_prompt
-from partita.data.options import DataOptions, TokenizerOptions
+from partita.data.scored_rows import windows
 from partita.errors import InputError
-from partita.evaluation.consistency import score_consistency
-from partita.evaluation.texts import windows
-from partita.hub import checkpoints
 from partita.methods import METHODS
-from partita.methods.options import own_options, parameters_of
-from partita.recipe import Recipe
+from partita.models import checkpoints
 from partita.samplers import SAMPLERS
-from partita.training.options import TrainingOptions
+from partita.studies.consistency import score_consistency
 from tests.kill_and_resume import corpus
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -116,7 +116,7 @@ def place(tmp_path_factory):
 def here(place, monkeypatch):
     """The place as the working folder; no name is looked up elsewhere, no model is shipped."""
     monkeypatch.chdir(place)
-    monkeypatch.setattr("partita.hub.default.WEIGHTS", place / "no-weights")
+    monkeypatch.setattr("partita.models.default.WEIGHTS", place / "no-weights")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     return place
 

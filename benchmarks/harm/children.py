@@ -33,8 +33,8 @@ _LATER = (
     "sklearn.datasets",
     "pyarrow.parquet",
     "zstandard",
-    "partita.evaluation.pictures",
-    "partita.hub.image_tokenizers",
+    "partita.data.images.pictures",
+    "partita.data.saved_tokenizers",
 )
 
 

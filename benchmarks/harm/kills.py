@@ -24,8 +24,9 @@ from harm.places import PATIENCE
 from harm.stage import Stage
 from harm.surroundings import copied
 from partita.errors import InputError
-from partita.files import PARTIAL
-from partita.hub import checkpoints, format
+from partita.files import format
+from partita.files.atomic import PARTIAL
+from partita.models import checkpoints
 
 _SIGNALS, _SHARES = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT), (7, 2, 1)
 _COLD = 1 / 16  # of all processes are new interpreters

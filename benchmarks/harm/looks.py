@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from partita.files import PARTIAL
-from partita.hub import checkpoints, format
+from partita.files import format
+from partita.files.atomic import PARTIAL
+from partita.models import checkpoints
 
 _CHANGING = ("date", "seconds", "tokens_per_second", "source", "sha256", "data", "path", "tokens")
 

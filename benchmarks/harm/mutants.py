@@ -18,10 +18,10 @@ from partita.data.documents import Corpus
 from partita.data.images import ImageOptions, read_codes, read_images
 from partita.data.images.decoding import decode
 from partita.data.prepare import read_tokenizer
-from partita.hub.published.importing import import_model
-from partita.hub.published.planning import ImportOptions
-from partita.hub.text_model import load
-from partita.hub.trained import TrainedModel
+from partita.models.published.importing import import_model
+from partita.models.published.planning import ImportOptions
+from partita.models.text_model import load
+from partita.models.trained import TrainedModel
 
 TOGETHER = 30  # cases of a process
 Inside = odd_texts.Inside

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from harm.damage import damaged
-from partita.files import sha256
-from partita.hub import format
+from partita.files import format
+from partita.files.atomic import sha256
 from tests import mutation
 from tests.checkpoints import entries_of, write_archive
 

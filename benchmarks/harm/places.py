@@ -24,7 +24,7 @@ from PIL import Image
 
 from harm import children
 from partita.data.images import Codes, write_codes
-from partita.hub import checkpoints
+from partita.models import checkpoints
 from tests import kill_and_resume
 from tests.checkpoints import lightning, other, parameters, state_of, write_tokenizer
 from tests.golden import cases

@@ -13,7 +13,7 @@ from rich.table import Table
 from harm.areas import GROUPS, Area, Round
 from harm.outcomes import FAULTS, Outcome, added
 from partita.errors import require
-from partita.files import write_whole
+from partita.files.atomic import write_whole
 
 _SHOWN = ("kills", "cases", "refused", "equal", "other")
 COLUMNS = (*_SHOWN, *FAULTS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from partita.moved import know_old_names
+from partita.version import __version__
 
 __all__ = [
     "AR",
@@ -70,17 +71,20 @@ __all__ = [
 
 # For type checkers and editors. At run time modules load on first use, by the table below.
 if TYPE_CHECKING:
-    from partita.data.options import DataOptions, TokenizerOptions
+    from partita.config.data import DataOptions, TokenizerOptions
+    from partita.config.method import MethodOptions
+    from partita.config.recipe import Recipe
+    from partita.config.sampling import SamplingOptions
+    from partita.config.training import RunOptions, TrainingOptions
+    from partita.contracts.estimate import Estimate
+    from partita.contracts.prompt import Prompt
     from partita.data.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer
     from partita.distillation.options import DistillationOptions
     from partita.errors import InputError
-    from partita.evaluation.enumeration import exact_log_likelihood
-    from partita.evaluation.likelihood import Estimate, nelbo
-    from partita.evaluation.orders import order_likelihood
-    from partita.hub.image_model import ImageModel
-    from partita.hub.score import Score
-    from partita.hub.text_model import TextModel
-    from partita.hub.trained import TrainedModel, load
+    from partita.execution.choice import sample
+    from partita.likelihood.bounds import nelbo
+    from partita.likelihood.enumeration import exact_log_likelihood
+    from partita.likelihood.orders import order_likelihood
     from partita.methods import (
         AR,
         D3PM,
@@ -97,7 +101,10 @@ if TYPE_CHECKING:
         UniformSEDD,
     )
     from partita.methods.ddpm import bits_per_dimension
-    from partita.methods.options import MethodOptions
+    from partita.models.image_model import ImageModel
+    from partita.models.score import Score
+    from partita.models.text_model import TextModel
+    from partita.models.trained import TrainedModel, load
     from partita.networks import (
         CausalTransformer,
         DecoderOptions,
@@ -114,33 +121,31 @@ if TYPE_CHECKING:
     from partita.networks.unet import UNet
     from partita.networks.vectors import VectorNetwork, VectorTransformer
     from partita.randomness import Noise
-    from partita.recipe import Recipe
-    from partita.samplers import Prompt, guided, sample
+    from partita.samplers import guided
     from partita.samplers.gaussian import generate
-    from partita.samplers.options import SamplingOptions
     from partita.schedules import make_schedule
     from partita.training.loop import fit
-    from partita.training.options import RunOptions, TrainingOptions
     from partita.training.runner import run_recipe
 
 _MODULES = {
-    "partita.data.options": "DataOptions TokenizerOptions",
+    "partita.config.data": "DataOptions TokenizerOptions",
     "partita.data.tokenizers": "BPETokenizer ByteTokenizer CharacterTokenizer",
     "partita.distillation.options": "DistillationOptions",
     "partita.errors": "InputError",
-    "partita.evaluation.enumeration": "exact_log_likelihood",
-    "partita.evaluation.likelihood": "Estimate nelbo",
-    "partita.evaluation.orders": "order_likelihood",
-    "partita.hub.image_model": "ImageModel",
-    "partita.hub.score": "Score",
-    "partita.hub.text_model": "TextModel",
-    "partita.hub.trained": "TrainedModel load",
+    "partita.likelihood.enumeration": "exact_log_likelihood",
+    "partita.contracts.estimate": "Estimate",
+    "partita.likelihood.bounds": "nelbo",
+    "partita.likelihood.orders": "order_likelihood",
+    "partita.models.image_model": "ImageModel",
+    "partita.models.score": "Score",
+    "partita.models.text_model": "TextModel",
+    "partita.models.trained": "TrainedModel load",
     "partita.methods": (
         "AR D3PM DDPM MD4 MDLM PGM SEDD ComplementaryMDLM EmbeddingDDPM FlexMDM GenMD4 "
         "MaskGIT UniformSEDD"
     ),
     "partita.methods.ddpm": "bits_per_dimension",
-    "partita.methods.options": "MethodOptions",
+    "partita.config.method": "MethodOptions",
     "partita.networks": (
         "CausalTransformer DecoderOptions Network PartitionNetwork PartitionTransformer "
         "PatchTransformer PixelUNet Transformer TransformerConfig TransformerOptions"
@@ -149,15 +154,18 @@ _MODULES = {
     "partita.networks.unet": "UNet",
     "partita.networks.vectors": "VectorNetwork VectorTransformer",
     "partita.randomness": "Noise",
-    "partita.recipe": "Recipe",
-    "partita.samplers": "Prompt guided sample",
+    "partita.config.recipe": "Recipe",
+    "partita.contracts.prompt": "Prompt",
+    "partita.samplers": "guided",
+    "partita.execution.choice": "sample",
     "partita.samplers.gaussian": "generate",
-    "partita.samplers.options": "SamplingOptions",
+    "partita.config.sampling": "SamplingOptions",
     "partita.schedules": "make_schedule",
     "partita.training.loop": "fit",
-    "partita.training.options": "RunOptions TrainingOptions",
+    "partita.config.training": "RunOptions TrainingOptions",
     "partita.training.runner": "run_recipe",
 }
+know_old_names()
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # which would take every name for an object that exists

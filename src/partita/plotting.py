@@ -7,9 +7,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from partita.data.reading import package
 from partita.errors import require
-from partita.files import whole_file
+from partita.files.atomic import whole_file
+from partita.files.reading import package
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from partita import __version__
+from partita.version import __version__
 
 
 def environment(device: torch.device) -> dict[str, str]:

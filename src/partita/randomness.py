@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.errors import require
-from partita.fast import KERNELS
+from partita.kernels import KERNELS
+from partita.kernels.philox import MULTIPLIERS, ROUNDS, WEYL
 
 _MASK32 = 0xFFFFFFFF
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)
-ROUNDS = 10
 _STREAM_BITS = 24
 
 
@@ -129,7 +127,7 @@ class Noise:
         purpose_and_stream = (int(purpose) << _STREAM_BITS) | self.stream
         key = self.seed & _MASK32, self.seed >> 32
         if positions.is_cuda and KERNELS:
-            from partita.fast.kernels.uniforms import philox_uniforms
+            from partita.kernels.uniforms import philox_uniforms
 
             place = positions, samples, step & _MASK32, purpose_and_stream
             return philox_uniforms(*place, key, self.since)

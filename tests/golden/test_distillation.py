@@ -16,13 +16,19 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from partita.contracts.layouts import Queries
 from partita.distillation import DIVERGENCES, SDTT, DistillationOptions
 from partita.distillation.sdtt import teacher_targets
 from partita.errors import InputError
-from partita.hub.published.reference import load_dit, load_partition, rename_dit, rename_partition
 from partita.methods import MDLM, PGM
 from partita.methods.mdlm import subs
-from partita.networks import Queries, TransformerConfig
+from partita.models.published.reference import (
+    load_dit,
+    load_partition,
+    rename_dit,
+    rename_partition,
+)
+from partita.networks import TransformerConfig
 from partita.networks.base import Network, PartitionNetwork
 from partita.processes.draws import even_times, low_discrepancy, positive_time
 from partita.randomness import Noise

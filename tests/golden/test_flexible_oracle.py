@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from partita.contracts.ragged import Ragged
 from partita.methods.flexmdm import LEAST
 from partita.processes.insertion import Interpolant, order_nats
-from partita.ragged import Ragged
 from tests.golden.cases import Case, load, parts
 from tests.golden.test_flexible import agree, model_of, pairs, process_of
 

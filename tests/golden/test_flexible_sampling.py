@@ -29,13 +29,14 @@ import torch
 from torch.nn import functional as F
 
 from partita.categorical import Decoding
+from partita.contracts.prompt import Prompt
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
 from partita.processes.insertion import Interpolant
 from partita.randomness import Noise, Purpose
 from partita.samplers import insertion as module
 from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas, Prompt
+from partita.samplers.canvas import Canvas
 from partita.samplers.confidence import most_confident
 from partita.samplers.drafts import Draft, fitting
 from partita.schedules import make_schedule

@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from partita.categorical import PLAIN, Decoding, weights
-from partita.hub.published.images import load_image_partition
-from partita.hub.published.reference import rename_partition
+from partita.contracts.layouts import Queries
 from partita.methods import PGM
-from partita.networks import Queries
+from partita.models.published.images import load_image_partition
+from partita.models.published.reference import rename_partition
 from partita.randomness import Noise
 from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from partita import load
 from partita.commands import main
-from partita.hub.text_model import TextModel
 from partita.methods.mdlm import subs
+from partita.models.text_model import TextModel
 from tests.checkpoints import write_tokenizer
 from tests.golden import cases
 from tests.golden.cases import Case, rule_of

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from partita.categorical import Decoding, weights
 from partita.errors import InputError
-from partita.hub.published.images import load_maskgit
 from partita.methods import MaskGIT
+from partita.models.published.images import load_maskgit
 from partita.networks import Transformer, TransformerConfig
 from partita.networks.base import Network
 from partita.processes.corruption import Corruption, Rate

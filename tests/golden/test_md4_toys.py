@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from partita.evaluation.enumeration import exact_log_likelihood
-from partita.evaluation.likelihood import nelbo
+from partita.likelihood.bounds import nelbo
+from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import MD4
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig

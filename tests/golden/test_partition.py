@@ -15,20 +15,22 @@ import torch
 from torch.nn import functional as F
 
 from partita.categorical import PLAIN, Decoding, weights
-from partita.hub.published.reference import (
+from partita.contracts.layouts import Queries
+from partita.contracts.prompt import Prompt
+from partita.methods import MDLM, PGM, ComplementaryMDLM
+from partita.models.published.reference import (
     load_dit,
     load_partition,
     partition_config,
     rename_partition,
 )
-from partita.methods import MDLM, PGM, ComplementaryMDLM
-from partita.networks import PartitionTransformer, Queries, TransformerConfig
+from partita.networks import PartitionTransformer, TransformerConfig
 from partita.networks.base import Network, PartitionNetwork
 from partita.networks.layers import sinusoid
 from partita.processes.corruption import Continuous, Corruption, Discrete, Rate, weighed
 from partita.randomness import Noise
 from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas, Prompt
+from partita.samplers.canvas import Canvas
 from partita.samplers.planned import NEVER, ordered, reveal_as_planned
 from partita.schedules import discretise, make_schedule
 from tests.golden.cases import Case, load, named, parts, rule_of

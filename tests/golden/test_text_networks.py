@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from partita.hub.published.reference import load_dit, rename_dit
 from partita.methods import AR, MDLM
+from partita.models.published.reference import load_dit, rename_dit
 from partita.networks import CausalTransformer, Transformer
 from partita.networks.layers import sinusoid
 from partita.processes.corruption import Corruption

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from partita.categorical import kept_by_top_p
+from partita.contracts.layouts import Queries
 from partita.methods.mdlm import subs
-from partita.networks.base import Queries
 from partita.processes.corruption import Discrete, Rate
 from partita.processes.masked import marginal, posterior, reverse, states, weighted_cross_entropy
 from partita.schedules import discretise, make_schedule

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from scipy import integrate, stats
 
+from partita.contracts.ragged import Ragged
 from partita.methods.contracts import FlexibleModel
 from partita.methods.flexmdm import FlexMDM
 from partita.networks import TransformerConfig
 from partita.networks.flexible import Answer, FlexibleTransformer
 from partita.processes.insertion import Interpolant
-from partita.ragged import Ragged
 from partita.schedules import make_schedule
 from tests.laws.tables import LEVEL
 

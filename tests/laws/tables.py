@@ -13,11 +13,10 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from partita.contracts.layouts import DENSE, Queries
 from partita.methods import MD4, MDLM, PGM
 from partita.methods.masked_method import TIME_SCALE
-from partita.networks import Queries
 from partita.networks.base import Network, NetworkConfig, PartitionNetwork
-from partita.networks.layouts import DENSE
 from partita.processes.masked import reverse
 
 VOCAB = 3

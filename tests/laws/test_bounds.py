@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from partita.evaluation.enumeration import exact_log_likelihood
-from partita.evaluation.likelihood import nelbo, scattered
+from partita.likelihood.bounds import nelbo, scattered
+from partita.likelihood.enumeration import exact_log_likelihood
 from partita.processes.corruption import (
     Continuous,
     Corruption,

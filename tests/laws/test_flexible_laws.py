@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from partita.config.method import MethodOptions
+from partita.contracts.ragged import Ragged
 from partita.errors import InputError
 from partita.methods import METHODS
 from partita.methods.flexmdm import FlexMDM
-from partita.methods.options import MethodOptions
 from partita.networks import TransformerConfig
 from partita.networks.flexible import Answer, FlexibleTransformer
 from partita.networks.options import TransformerOptions
 from partita.processes.insertion import Interpolant, bregman, free_runs, order_nats
-from partita.ragged import Ragged
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.samplers.canvas import Canvas

@@ -14,10 +14,10 @@ import torch
 from scipy import stats
 from torch.distributions import Normal, kl_divergence
 
+from partita.contracts.layouts import DENSE
 from partita.methods.ddpm import DDPM, bits_per_dimension
 from partita.methods.diffusion_lm import EmbeddingDDPM
 from partita.networks.base import NetworkConfig
-from partita.networks.layouts import DENSE
 from partita.networks.vectors import VectorNetwork
 from partita.processes.gaussian import (
     GAUSSIAN_SCHEDULES,

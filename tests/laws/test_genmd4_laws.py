@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from partita.config.method import MethodOptions
+from partita.contracts.layouts import Segments
 from partita.errors import InputError
-from partita.evaluation.likelihood import nelbo
+from partita.likelihood.bounds import nelbo
 from partita.methods import METHODS
 from partita.methods.contracts import Chain
 from partita.methods.genmd4 import SECOND_MASK, GenMD4, surplus
-from partita.methods.options import MethodOptions
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
-from partita.networks.layouts import Segments
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Corruption
 from partita.processes.masked import posterior, reverse

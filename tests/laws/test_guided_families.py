@@ -10,11 +10,12 @@ import torch
 from scipy import stats
 from torch import nn
 
+from partita.contracts.layouts import Queries
+from partita.contracts.ragged import Ragged
 from partita.methods import D3PM, DDPM, MD4, METHODS, SEDD, GenMD4
 from partita.methods.ddpm import PREDICTIONS
-from partita.networks import Queries, TransformerOptions
+from partita.networks import TransformerOptions
 from partita.networks.unet import UNet
-from partita.ragged import Ragged
 from partita.samplers import guided, sample
 from partita.samplers.gaussian import generate
 from partita.schedules import sampling_grid

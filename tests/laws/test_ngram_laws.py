@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from partita.errors import InputError
-from partita.evaluation import ngram
 from partita.evaluation.cloze import Blank
-from partita.evaluation.ngram import FALLBACK, NGram
-from partita.evaluation.ngram_blanks import both_sides, fillings, left_answers
+from partita.studies import ngram
+from partita.studies.ngram import FALLBACK, NGram
+from partita.studies.ngram_blanks import both_sides, fillings, left_answers
 from tests.laws.tables import VOCAB, all_sequences, assert_law
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from partita.errors import InputError
-from partita.evaluation.enumeration import exact_log_likelihood
-from partita.evaluation.orders import order_likelihood
+from partita.likelihood.enumeration import exact_log_likelihood
+from partita.likelihood.orders import order_likelihood
 from partita.methods import AR, MDLM, PGM
 from partita.networks import (
     CausalTransformer,

@@ -16,8 +16,8 @@ import torch
 from scipy import stats
 
 from partita.errors import InputError
-from partita.evaluation.enumeration import exact_log_likelihood
-from partita.evaluation.likelihood import bound_ends, nelbo, scattered
+from partita.likelihood.bounds import bound_ends, nelbo, scattered
+from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import ComplementaryMDLM
 from partita.processes.corruption import (
     Continuous,

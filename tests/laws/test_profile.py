@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from partita.errors import InputError
-from partita.evaluation.likelihood import nelbo
-from partita.evaluation.profile import draw_profiles, profile
+from partita.likelihood.bounds import nelbo
+from partita.likelihood.profile import draw_profiles, profile
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from tests.laws.tables import random_logits, table_md4, table_mdlm

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from partita.evaluation.enumeration import exact_log_likelihood
+from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import AR
 from partita.networks import CausalTransformer, TransformerConfig
 from partita.samplers import Prompt, sample

@@ -18,11 +18,6 @@ from scipy import stats
 from torch import nn
 
 from partita.errors import InputError
-from partita.evaluation.consistency import (
-    consistency_table,
-    plot_consistency,
-    score_consistency,
-)
 from partita.methods import MD4, METHODS
 from partita.methods.sedd import SEDD, UniformSEDD
 from partita.networks import CausalTransformer, TransformerConfig
@@ -45,6 +40,7 @@ from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.samplers import score as score_samplers
 from partita.schedules import make_schedule, sampling_grid
+from partita.studies.consistency import consistency_table, plot_consistency, score_consistency
 from tests.laws.tables import (
     LEVEL,
     MASK,

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from partita import __version__
 from partita.commands.interruptions import interruptible
 from partita.commands.streams import OUTPUT, READER_LEFT, outlets, printable
 from partita.errors import InputError, Stopped, left_by
 from partita.signals import stopping
+from partita.version import __version__
 
 # verb: what it does. The verb's module has `run(words)`, which returns an exit code.
 VERBS = {

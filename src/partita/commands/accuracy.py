@@ -19,8 +19,8 @@ from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.cloze import answered, require_answering
 from partita.evaluation.questions import Choices, Questions, choices, last_words, words_inside
 from partita.evaluation.tasks import blank_results, choice_results
-from partita.files import check_file, parents_made, write_whole
-from partita.hub.text_model import TextModel
+from partita.files.atomic import check_file, parents_made, write_whole
+from partita.models.text_model import TextModel
 from partita.provenance import environment
 
 TASKS = ("last-word", "choices", "infill")

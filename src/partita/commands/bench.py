@@ -14,16 +14,16 @@ from rich.table import Table
 from partita.commands import NOTHING_SAVED
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.terminal import Terminal, print_json, telling
+from partita.devices import choose_device
 from partita.errors import leaves, naming, require, require_int
-from partita.evaluation.contestants import sampling_contestants, training_contestants
-from partita.evaluation.growth import AXES, draw_growth, grown
-from partita.evaluation.speed import Speed, race
-from partita.fast.sampling import SUMMARIES
-from partita.files import check_file, parents_made, write_whole
+from partita.execution.sampling import SUMMARIES
+from partita.files.atomic import check_file, parents_made, write_whole
 from partita.networks.options import TransformerOptions, decoder_sizes
 from partita.plotting import require_plots
 from partita.provenance import environment
-from partita.training.distribution import choose_device
+from partita.studies.contestants import sampling_contestants, training_contestants
+from partita.studies.growth import AXES, draw_growth, grown
+from partita.studies.speed import Speed, race
 
 SUBJECTS = ("sampling", "training", "growth")
 USUAL = SUBJECTS[:2]

@@ -27,21 +27,15 @@ from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, passing_bar, print_json
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.quality import entropy_nats
-from partita.evaluation.steps import (
-    EqualQuality,
-    Quality,
-    draw_comparison,
-    equal_quality,
-    revealed,
-)
-from partita.files import check_file, parents_made, write_whole
-from partita.hub.parts import tokenizer_files
-from partita.hub.text_model import TextModel
+from partita.execution.choice import SPEEDS
+from partita.files.atomic import check_file, parents_made, write_whole
+from partita.models.parts import tokenizer_files
+from partita.models.text_model import TextModel
 from partita.plotting import require_plots
 from partita.provenance import environment
-from partita.samplers.base import SPEEDS
 from partita.samplers.front import options_of
 from partita.schedules import make_schedule
+from partita.studies.steps import EqualQuality, Quality, draw_comparison, equal_quality, revealed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,14 @@ from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.sample import print_texts
 from partita.commands.show import animated, picture
 from partita.commands.terminal import Terminal, heading
+from partita.contracts.prompt import Prompt
 from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_positive, require_seed
-from partita.hub.default import default_model, ships_a_model
-from partita.hub.text_model import load
+from partita.execution.choice import sample
 from partita.methods.contracts import Model
-from partita.samplers import Prompt, sample
+from partita.models.default import default_model, ships_a_model
+from partita.models.text_model import load
 
 EXAMPLE = "The ____ was built in the 19th century by the French ____."
 OPENING = "The city lies on the river"

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from partita.commands.terminal import Terminal, bar, heading
+from partita.config.training import TrainingOptions
 from partita.data.standard_library import reference_paragraphs
 from partita.data.tokenizers import BPETokenizer
-from partita.evaluation.likelihood import nelbo
+from partita.likelihood.bounds import nelbo
 from partita.methods import MDLM
 from partita.networks import Transformer, TransformerConfig
 from partita.training import loop
-from partita.training.options import TrainingOptions
 
 SECONDS = 60.0
 CHARACTERS = 8_000  # of text: little enough for a minute on two cores to leave an impression

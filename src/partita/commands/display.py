@@ -11,11 +11,11 @@ from pathlib import Path
 from partita.commands import NOTHING_SAVED, program
 from partita.commands.prepare import counter, summary
 from partita.commands.terminal import Terminal, bar
+from partita.config.recipe import Recipe
+from partita.contracts.estimate import Estimate
 from partita.errors import leaves
-from partita.evaluation.likelihood import Estimate
-from partita.hub import checkpoints
+from partita.models import checkpoints
 from partita.plotting import NO_PLOTS, can_plot
-from partita.recipe import Recipe
 from partita.training import loop
 from partita.training.journal import CURVES
 from partita.training.runner import Setting, Watcher

@@ -16,14 +16,14 @@ from partita.commands.interruptions import announce
 from partita.commands.parsing import MODEL, make_parser, parse
 from partita.commands.terminal import Terminal
 from partita.commands.train import PRINT, flat, recipe_of
-from partita.data.options import DataOptions
+from partita.config.data import DataOptions
+from partita.config.recipe import Recipe
+from partita.config.training import RunOptions, TrainingOptions
 from partita.distillation.options import MOST_ROUNDS, DistillationOptions
 from partita.errors import naming, require, require_int
-from partita.hub import checkpoints
-from partita.names import RUNS
-from partita.recipe import Recipe
-from partita.training.distribution import joined, leave
-from partita.training.options import RunOptions, TrainingOptions
+from partita.files.names import RUNS
+from partita.models import checkpoints
+from partita.parallel import joined, leave
 from partita.training.runner import Setting, Signals, run_recipe
 
 DESCRIPTION = """\

@@ -14,10 +14,10 @@ from torch import Tensor
 from partita.commands.terminal import Terminal, print_json
 from partita.data.images import ImageOptions, read_images
 from partita.data.images.decoding import decode
-from partita.data.reading import reading
+from partita.data.images.pictures import grid_png, unmasking_gif
 from partita.errors import naming, require
-from partita.evaluation.pictures import grid_png, unmasking_gif
-from partita.hub.image_model import GREY, ImageModel
+from partita.files.reading import reading
+from partita.models.image_model import GREY, ImageModel
 from partita.samplers import Step
 
 Cut = Callable[[int, int], tuple[slice, slice]]

@@ -14,10 +14,10 @@ from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, passing_bar, print_json
 from partita.errors import naming, require, require_int, require_seed
-from partita.files import check_file, parents_made, write_whole
-from partita.hub.image_model import ImageModel
-from partita.hub.text_model import as_text
-from partita.hub.trained import TrainedModel
+from partita.files.atomic import check_file, parents_made, write_whole
+from partita.models.image_model import ImageModel
+from partita.models.text_model import as_text
+from partita.models.trained import TrainedModel
 from partita.plotting import require_plots
 from partita.provenance import environment
 from partita.samplers.front import fitting_samplers

@@ -16,8 +16,8 @@ from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions, Images, read_images
 from partita.errors import naming, require
 from partita.evaluation.image_quality import find_classifier, image_quality, independent_bits
-from partita.files import check_folder
-from partita.hub.image_model import ImageModel
+from partita.files.atomic import check_folder
+from partita.models.image_model import ImageModel
 
 if TYPE_CHECKING:
     from partita.commands.eval import Options

@@ -17,17 +17,18 @@ from torch import Tensor
 
 from partita.commands.judging import Identified, described, load_judge, written
 from partita.commands.terminal import heading
+from partita.contracts.estimate import Estimate
 from partita.data.documents import Corpus
 from partita.data.prepare import cache_key
+from partita.data.scored_rows import corpus_rows, whole_rows
 from partita.errors import InputError, naming, require
-from partita.evaluation.likelihood import Estimate, nelbo
-from partita.evaluation.orders import order_likelihood, require_ordered
-from partita.evaluation.profile import draw_profiles, profile, require_profiled
 from partita.evaluation.quality import WordList
-from partita.evaluation.texts import corpus_rows, whole_rows
-from partita.files import parents_made
-from partita.hub.text_model import TextModel
-from partita.names import PREFIX
+from partita.files.atomic import parents_made
+from partita.files.names import PREFIX
+from partita.likelihood.bounds import nelbo
+from partita.likelihood.orders import order_likelihood, require_ordered
+from partita.likelihood.profile import draw_profiles, profile, require_profiled
+from partita.models.text_model import TextModel
 from partita.samplers import Step
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.terminal import Terminal
 from partita.errors import InputError, leaves, require
-from partita.files import check_new
-from partita.hub import format
-from partita.hub.find import read_found
-from partita.hub.trained import TrainedModel, load
+from partita.files import format
+from partita.files.atomic import check_new
+from partita.models.find import read_found
+from partita.models.trained import TrainedModel, load
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 

@@ -14,16 +14,16 @@ from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.terminal import Terminal
 from partita.data.prepare import read_tokenizer, tokenizer_file
 from partita.data.tokenizers import Tokenizer
-from partita.downloads import NotFetchedError, fetch
 from partita.errors import InputError, naming, require, require_int
-from partita.files import check_new
-from partita.hub.card import network_in_words
-from partita.hub.published.identity import CONFIG, beside, refuse_foreign, require_method
-from partita.hub.published.importing import blaming, import_model, look_into
-from partita.hub.published.planning import CONDITIONINGS, ImportOptions
-from partita.hub.published.selection import WEIGHTS
-from partita.hub.text_model import TextModel
-from partita.names import ASK_THE_HUB, PREFIX, Hosted, missing
+from partita.files.atomic import check_new
+from partita.files.downloads import NotFetchedError, fetch
+from partita.files.names import ASK_THE_HUB, PREFIX, Hosted, missing
+from partita.models.card import network_in_words
+from partita.models.published.identity import CONFIG, beside, refuse_foreign, require_method
+from partita.models.published.importing import blaming, import_model, look_into
+from partita.models.published.planning import CONDITIONINGS, ImportOptions
+from partita.models.published.selection import WEIGHTS
+from partita.models.text_model import TextModel
 from partita.networks.options import QUERIES
 
 GPT2 = "openai-community/gpt2"

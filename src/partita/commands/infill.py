@@ -22,11 +22,11 @@ from partita.commands.sample import Drawing, print_texts
 from partita.commands.show import animated
 from partita.commands.terminal import Terminal
 from partita.errors import naming, require, require_int
-from partita.files import check_file
-from partita.hub.default import NAME
-from partita.hub.image_model import ImageModel
-from partita.hub.text_model import as_text
-from partita.hub.trained import load as load_any
+from partita.files.atomic import check_file
+from partita.models.default import NAME
+from partita.models.image_model import ImageModel
+from partita.models.text_model import as_text
+from partita.models.trained import load as load_any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,11 @@ from rich.table import Table
 
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.terminal import Terminal, print_json
-from partita.hub import checkpoints, format
-from partita.hub.find import read_found
-from partita.migration import saved_recipe
-from partita.recipe import flatten
+from partita.config.migration import saved_recipe
+from partita.config.recipe import flatten
+from partita.files import format
+from partita.models import checkpoints
+from partita.models.find import read_found
 
 
 @dataclass(frozen=True, kw_only=True)

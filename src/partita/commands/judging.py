@@ -17,11 +17,12 @@ from partita.evaluation.quality import (
     share_of_known_words,
     unigram_entropy,
 )
-from partita.hub import format, trained
-from partita.hub.find import read_found
-from partita.hub.text_model import TextModel, as_text
-from partita.hub.trained import TrainedModel
+from partita.files import format
 from partita.methods import AR
+from partita.models import trained
+from partita.models.find import read_found
+from partita.models.text_model import TextModel, as_text
+from partita.models.trained import TrainedModel
 
 BATCH = 32  # texts drawn at a time
 Identified = tuple[TextModel, dict[str, str]]

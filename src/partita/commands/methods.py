@@ -10,16 +10,15 @@ from typing import Any
 
 from rich.table import Table
 
-import partita
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.terminal import Terminal, heading, print_json
+from partita.config.method import own_options, parameters_of
 from partita.methods import METHODS
-from partita.methods.options import own_options, parameters_of
+from partita.optim.optimisers import OPTIMISERS
 from partita.processes.corruption import LAWS
 from partita.samplers import SAMPLERS
 from partita.samplers.front import fitting_samplers
 from partita.schedules import SCHEDULES
-from partita.training.optimisers import OPTIMISERS
 
 # Where a method is: what it says of itself, in the order in which it is printed.
 ROWS = ("paper", "equation", "loss", "samplers", "data", "file")
@@ -98,7 +97,7 @@ def _undescribed(name: str) -> dict[str, str]:
 def _file(method: type) -> str:
     """Where its source is: in the package, or somewhere else."""
     path = Path(inspect.getfile(method)).absolute()
-    for root in (Path(partita.__file__).parent.parent, Path.cwd()):
+    for root in (Path(__file__).parents[2], Path.cwd()):
         if path.is_relative_to(root):
             return str(path.relative_to(root))
     return str(path)

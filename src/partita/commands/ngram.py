@@ -19,16 +19,16 @@ from partita.commands.ngram_table import table
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.terminal import Terminal, passing_bar, print_json
 from partita.data.documents import Corpus
+from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_seed
-from partita.evaluation.ngram import LONGEST, NGram
-from partita.evaluation.ngram_blanks import BEAM, both_sides, left_answers
 from partita.evaluation.quality import WordList
 from partita.evaluation.questions import Questions, last_words, words_inside
 from partita.evaluation.tasks import blank_results
-from partita.evaluation.texts import token_stream
-from partita.files import check_file, parents_made, write_whole
+from partita.files.atomic import check_file, parents_made, write_whole
 from partita.provenance import environment
+from partita.studies.ngram import LONGEST, NGram
+from partita.studies.ngram_blanks import BEAM, both_sides, left_answers
 
 LENGTH = 256  # tokens of windows and samples where no model says how many
 

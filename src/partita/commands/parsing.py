@@ -17,9 +17,9 @@ import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, get_loader, set_parsing_settings
 
 from partita.commands import program
-from partita.data.reading import reading
+from partita.config.migration import written_recipe
 from partita.errors import InputError, described, naming, require
-from partita.migration import written_recipe
+from partita.files.reading import reading
 
 T = TypeVar("T")
 Configs = dict[str, Mapping[str, Any]]

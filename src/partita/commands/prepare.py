@@ -10,9 +10,9 @@ from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from partita.commands.parsing import make_parser, parse
 from partita.commands.terminal import Terminal, Words, telling
+from partita.config.data import NAMES, DataOptions, TokenizerOptions
 from partita.data.image_sets import prepare_images
 from partita.data.image_tokenizers import ImageTokenizer
-from partita.data.options import NAMES, DataOptions, TokenizerOptions
 from partita.data.prepare import prepare
 from partita.data.prepared import Prepared
 from partita.errors import naming, require

@@ -12,14 +12,14 @@ from torch import Tensor
 from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
 from partita.commands.terminal import Terminal, print_json
 from partita.data.documents import Corpus
+from partita.data.scored_rows import corpus_rows
 from partita.errors import InputError, naming, require, require_int, require_seed
-from partita.evaluation.consistency import consistency_table, plot_consistency, score_consistency
-from partita.evaluation.schedules import draw_schedules, extremes, schedule_table
-from partita.evaluation.texts import corpus_rows
-from partita.files import check_file, parents_made
-from partita.hub.text_model import TextModel, load
+from partita.files.atomic import check_file, parents_made
 from partita.methods import SEDD, GenMD4
+from partita.models.text_model import TextModel, load
 from partita.plotting import NO_PLOTS, can_plot, require_plots
+from partita.studies.consistency import consistency_table, plot_consistency, score_consistency
+from partita.studies.schedules import draw_schedules, extremes, schedule_table
 
 SCHEDULES, CONSISTENCY = "schedules.png", "consistency.png"
 

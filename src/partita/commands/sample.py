@@ -12,13 +12,13 @@ from partita.commands.drawing import draw, report
 from partita.commands.parsing import OPTIONAL_MODEL, add_options, flags_of, make_parser, parse
 from partita.commands.show import animated
 from partita.commands.terminal import Terminal, print_json
+from partita.config.sampling import check_more
 from partita.errors import naming, require, require_int, require_seed
-from partita.files import check_file
-from partita.hub.default import NAME
-from partita.hub.image_model import ImageModel
-from partita.hub.text_model import as_text
-from partita.hub.trained import load as load_any
-from partita.samplers.options import check_more
+from partita.files.atomic import check_file
+from partita.models.default import NAME
+from partita.models.image_model import ImageModel
+from partita.models.text_model import as_text
+from partita.models.trained import load as load_any
 
 
 @dataclass(frozen=True, kw_only=True)

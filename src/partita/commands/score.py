@@ -13,11 +13,11 @@ from rich.table import Table
 from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
 from partita.commands.terminal import Terminal, print_json
 from partita.data.blanks import require_text
-from partita.data.reading import reading
 from partita.errors import InputError, naming, require, require_int, require_seed
-from partita.hub.default import NAME
-from partita.hub.score import Score
-from partita.hub.text_model import TextModel, load
+from partita.files.reading import reading
+from partita.models.default import NAME
+from partita.models.score import Score
+from partita.models.text_model import TextModel, load
 
 SHOWN = 48  # characters of a text in the table
 
@@ -134,7 +134,7 @@ def as_json(model: TextModel, text: str, score: Score) -> dict[str, object]:
         "perplexity": bound.perplexity,
         "perplexity_error": bound.perplexity_error,
     }
-    given = {name: None if math.isnan(value) else value for name, value in numbers.items()}
+    given = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     return {
         "text": text,
         "exact": model.exact,

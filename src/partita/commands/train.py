@@ -13,12 +13,12 @@ from partita.commands.display import Display, remembering
 from partita.commands.interruptions import announce
 from partita.commands.parsing import make_parser, parse
 from partita.commands.terminal import Terminal
+from partita.config.recipe import Recipe
 from partita.errors import naming, require
-from partita.hub import format
-from partita.hub.find import read_found
-from partita.hub.parts import read_recipe
-from partita.recipe import Recipe
-from partita.training.distribution import leave
+from partita.files import format
+from partita.models.find import read_found
+from partita.models.parts import read_recipe
+from partita.parallel import leave
 from partita.training.retrofit import is_retrofit
 from partita.training.runner import Signals, default_folder, run_recipe
 

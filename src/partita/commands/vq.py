@@ -11,13 +11,13 @@ import torch
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.terminal import Terminal, bar
 from partita.data.images import ImageOptions, read_images
+from partita.data.images.pictures import grid_png
+from partita.data.saved_tokenizers import save_image_tokenizer
+from partita.devices import choose_device
 from partita.errors import naming
-from partita.evaluation.pictures import grid_png
-from partita.files import check_new
-from partita.hub.image_tokenizers import save_image_tokenizer
+from partita.files.atomic import check_new
 from partita.networks.vq import VQConfig
 from partita.provenance import environment
-from partita.training.distribution import choose_device
 from partita.training.vq import VQOptions, VQProgress, measure_vq, train_vq
 
 SHOWN = 16  # images beside their reconstructions

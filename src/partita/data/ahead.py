@@ -6,7 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from partita.data.batches import Batch, Order
+from partita.contracts.batch import Batch
+from partita.data.batches import Order
 
 
 class Ahead:

@@ -7,9 +7,9 @@ import reprlib
 
 import torch
 
+from partita.contracts.prompt import Prompt
 from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import InputError, naming, require, require_int
-from partita.samplers.canvas import Prompt
 
 _BLANK = re.compile(r"__(\d+)__|_{2,}")
 _LARGEST = 1 << 20  # tokens of a blank; a slip of the finger must not fill the memory

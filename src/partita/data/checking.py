@@ -9,8 +9,8 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
 
-from partita.data.reading import reading
 from partita.errors import require
+from partita.files.reading import reading
 
 Progress = Callable[[int, int], None]
 """Is told how many bytes were read, and how many there are."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from partita.data.hugging_face import DataSet
-from partita.data.reading import content_hash, files_under, reading
 from partita.data.row_files import Labelled, json_texts, parquet_texts
 from partita.data.text_files import COMPRESSED, PIECE, decoded, is_marked
 from partita.errors import require
-from partita.names import PREFIX
+from partita.files.names import PREFIX
+from partita.files.reading import content_hash, files_under, reading
 
 SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": ""}
 """What stands between documents of plain text, by what counts as one."""

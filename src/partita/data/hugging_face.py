@@ -1,7 +1,7 @@
 """Hugging Face: data sets as a corpus and tokenizers by name, from the hub or from a folder.
 
 Nothing is imported, and no connection made, before one of them is asked for. What is a name on
-the hub is told in `partita.names`.
+the hub is told in `partita.files.names`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita.data.reading import as_label, content_hash, files_under, package
-from partita.downloads import NotFetchedError, fetch, no_network, offline, out_of_reach
 from partita.errors import InputError, require
-from partita.names import ASK_THE_HUB, PREFIX, Hosted, hosted, looks_local, near
+from partita.files.downloads import NotFetchedError, fetch, no_network, offline, out_of_reach
+from partita.files.names import ASK_THE_HUB, PREFIX, Hosted, hosted, looks_local, near
+from partita.files.reading import as_label, content_hash, files_under, package
 
 TOKENIZER_FILE = "tokenizer.json"
 

@@ -24,10 +24,10 @@ from partita.data.images import ImageOptions, Images, read_images
 from partita.data.images.sources import DIGITS
 from partita.data.manifest import FORMAT
 from partita.data.prepared import TOKENIZER, TOKENIZER_TENSORS, Prepared, tokens_in
-from partita.data.reading import content_hash, files_under, reading, watch
 from partita.data.shards import ShardWriter
 from partita.data.token_source import TokenSource
 from partita.errors import require
+from partita.files.reading import content_hash, files_under, reading, watch
 
 PIXELS = "pixels"
 BATCH = 256  # images that are encoded at a time
@@ -82,7 +82,7 @@ def is_image_tokenizer(name: str) -> bool:
 def make_image_tokenizer(name: str, levels: int | None, images: Images) -> ImageTokenizer:
     """The tokenizer that a recipe names, for images like these."""
     if name != PIXELS:
-        from partita.hub.image_tokenizers import load_image_tokenizer
+        from partita.data.saved_tokenizers import load_image_tokenizer
 
         return load_image_tokenizer(name)
     _, channels, rows, columns = images.pixels.shape

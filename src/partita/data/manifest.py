@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from partita.data.reading import reading
 from partita.errors import InputError, require
+from partita.files.reading import reading
 
 FORMAT = 1
 MANIFEST = "manifest.json"

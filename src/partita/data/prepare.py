@@ -22,7 +22,6 @@ from partita.data.documents import SEPARATORS, Corpus, Piece
 from partita.data.hugging_face import fetch_tokenizer
 from partita.data.manifest import FORMAT
 from partita.data.prepared import TOKENIZER, Prepared, tokens_in
-from partita.data.reading import content_hash, reading, watch
 from partita.data.shards import ShardWriter
 from partita.data.tokenizers import (
     LARGEST_VOCABULARY,
@@ -33,7 +32,8 @@ from partita.data.tokenizers import (
     from_description,
 )
 from partita.errors import InputError, require, require_int
-from partita.names import ASK_THE_HUB, hosted, near
+from partita.files.names import ASK_THE_HUB, hosted, near
+from partita.files.reading import content_hash, reading, watch
 
 MADE_HERE = ("bpe", "bytes", "characters", "text8")
 READING = 2  # version of how files are read: another one makes other tokens of the same file

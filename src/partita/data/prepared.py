@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 from partita.data.checking import Progress, check_contents, size_of
 from partita.data.kinds import AnyTokenizer, any_tokenizer
 from partita.data.manifest import MANIFEST, recorded
-from partita.data.reading import reading
 from partita.data.shards import Shards
 from partita.errors import InputError, require
-from partita.files import check_folder, clear_leftovers, sha256, whole_folder
+from partita.files.atomic import check_folder, clear_leftovers, sha256, whole_folder
+from partita.files.reading import reading
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_TENSORS = "tokenizer.safetensors"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from partita.data.reading import as_label, package, require_file
 from partita.data.text_files import PIECE, decoded
 from partita.errors import InputError, require
+from partita.files.reading import as_label, package, require_file
 
 LONGEST_LINE = 1 << 26  # characters
 _SHORTER = "make several rows of it, or a file of plain text, which may be of any length"

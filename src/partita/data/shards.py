@@ -42,7 +42,7 @@ from partita.data.manifest import (
 )
 from partita.data.token_source import TokenSource
 from partita.errors import require
-from partita.files import whole_folder
+from partita.files.atomic import whole_folder
 
 SHARD_TOKENS = 1 << 27  # 128 Mi tokens: 256 MiB for vocabularies up to 65,536
 

@@ -14,8 +14,8 @@ from io import BufferedIOBase, BufferedReader
 from itertools import chain
 from pathlib import Path
 
-from partita.data.reading import DamagedError, package, reading, require_file
 from partita.errors import InputError
+from partita.files.reading import DamagedError, package, reading, require_file
 
 PIECE = 1 << 20  # what is held in memory at a time
 _UNPACK: dict[str, Callable[[BufferedReader], BufferedIOBase]] = {

@@ -33,13 +33,12 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import sample_categorical
+from partita.contracts.layouts import DENSE, Layout, Queries
+from partita.contracts.loss import Loss
 from partita.distillation.divergences import DIVERGENCES
 from partita.distillation.options import DistillationOptions
 from partita.errors import require
-from partita.methods.base import Loss
 from partita.methods.masked_method import MaskedMethod
-from partita.networks.base import Queries
-from partita.networks.layouts import DENSE, Layout
 from partita.processes.draws import even_times, hide_independently, positive_time
 from partita.randomness import Noise, Purpose
 from partita.schedules import Schedule

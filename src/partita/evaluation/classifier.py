@@ -16,16 +16,15 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from partita import __version__
 from partita.data.image_tokenizers import Pixels, stored_size
 from partita.data.images.base import Images, byte_pixels
 from partita.data.vq_tokenizer import scaled
+from partita.devices import choose_device
 from partita.errors import InputError, fits, require, require_int
 from partita.evaluation.features import FeatureNetwork
-from partita.hub import format
+from partita.files import format
 from partita.networks.classifier import ClassifierNetwork
 from partita.randomness import Noise, Purpose
-from partita.training.distribution import choose_device
 from partita.training.image_steps import (
     Optimiser,
     StepOptions,
@@ -33,6 +32,7 @@ from partita.training.image_steps import (
     rows_of_step,
     seeded,
 )
+from partita.version import __version__
 
 BATCH = 512  # images at a time
 _REQUIRED = (format.CONFIG, format.WEIGHTS)

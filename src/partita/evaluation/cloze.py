@@ -29,15 +29,16 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from partita.contracts.layouts import Queries
+from partita.contracts.prompt import Prompt
 from partita.errors import InputError, require_int
-from partita.evaluation.likelihood import bound_ends, require_finite, standard_error
+from partita.execution.choice import sample
+from partita.likelihood.bounds import bound_ends, require_finite, standard_error
 from partita.methods.ar import AR
 from partita.methods.masked_method import MaskedMethod
-from partita.networks.base import Queries
 from partita.processes.corruption import Corruption, Subset
 from partita.randomness import Noise
-from partita.samplers.canvas import Prompt
-from partita.samplers.front import evaluating, sample
+from partita.samplers.front import evaluating
 
 ENUMERATED = 3  # positions of a blank whose 2^n - 1 hidden sets are all visited
 

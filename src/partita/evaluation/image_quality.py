@@ -15,8 +15,8 @@ from torch import Tensor
 from partita.data.images import Images
 from partita.evaluation.classifier import ImageClassifier, train_classifier
 from partita.evaluation.frechet import frechet_distance
-from partita.hub import checkpoints
-from partita.hub.image_model import ImageModel
+from partita.models import checkpoints
+from partita.models.image_model import ImageModel
 
 BATCH = 100  # images drawn at a time
 

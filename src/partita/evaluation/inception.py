@@ -14,10 +14,10 @@ from torch import Tensor
 
 from partita.data.image_tokenizers import Pixels
 from partita.data.images.base import Images
-from partita.data.reading import package
+from partita.devices import choose_device
 from partita.errors import InputError, require
 from partita.evaluation.features import FeatureNetwork
-from partita.training.distribution import choose_device
+from partita.files.reading import package
 
 WEIGHTS = "weights-inception-2015-12-05-6726825d.pth"
 BATCH = 64  # images at a time; they are enlarged to 299 x 299

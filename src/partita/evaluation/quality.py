@@ -18,15 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partita.contracts.estimate import Estimate
 from partita.data.documents import Corpus, Piece
+from partita.data.frequencies import entropy_of_counts
 from partita.data.tokenizers import Tokenizer
 from partita.errors import require, require_int
-from partita.evaluation.likelihood import Estimate, require_finite, standard_error
+from partita.likelihood.bounds import require_finite, standard_error
 from partita.methods.ar import AR
 from partita.methods.base import check_ids
 from partita.samplers.front import evaluating
 
-COUNTED = 1 << 22  # tokens counted at a time: numpy widens them to 8 bytes each
 _RUN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
@@ -38,37 +39,13 @@ def unigram_entropy(sequences: Sequence[Sequence[int]]) -> float:
     """
     require(len(sequences) > 0, "sequences", "is empty")
     counts = (Counter(sequence).values() for sequence in sequences)
-    return sum(_entropy(np.array(list(count))) for count in counts) / len(sequences)
+    return sum(entropy_of_counts(np.array(list(count))) for count in counts) / len(sequences)
 
 
 def entropy_nats(sequences: Sequence[Sequence[int]]) -> tuple[float, float]:
     """The same in nats, as it is published, with the standard error over the sequences."""
     each = torch.tensor([unigram_entropy([row]) for row in sequences], dtype=torch.float64)
     return float(each.mean()) * math.log(2), standard_error(each) * math.log(2)
-
-
-def corpus_entropy(tokens: NDArray[Any] | Iterable[NDArray[Any]]) -> float:
-    """Entropy of the token frequencies of a whole stream, in bits: from 0 to log2 of the ids used.
-
-    Takes one array or several in turn, such as the `arrays` of `Shards`, in bounded memory. A model
-    that knows the frequencies and nothing else needs this many bits per token.
-    """
-    counts = np.zeros(0, dtype=np.int64)
-    for array in [tokens] if isinstance(tokens, np.ndarray) else tokens:
-        require(array.dtype.kind in "iu", "tokens", f"must be whole numbers, got {array.dtype}")
-        for start in range(0, array.size, COUNTED):
-            part = array.reshape(-1)[start : start + COUNTED].astype(np.int64)
-            require(bool(part.min() >= 0), "tokens", f"ids are not negative, got {part.min()}")
-            found = np.bincount(part, minlength=counts.size)
-            found[: counts.size] += counts
-            counts = found
-    require(bool(counts.sum() > 0), "tokens", "is empty")
-    return _entropy(counts)
-
-
-def _entropy(counts: NDArray[Any]) -> float:
-    shares = counts[counts > 0] / max(1, counts.sum())
-    return float(-(shares * np.log2(shares)).sum()) + 0.0  # no minus zero
 
 
 def distinct(sequences: Sequence[Sequence[Hashable]], n: int) -> float:

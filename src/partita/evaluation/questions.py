@@ -16,12 +16,12 @@ import torch
 
 from partita.data.blanks import before_blank
 from partita.data.documents import SEPARATORS, Corpus
-from partita.data.reading import reading
 from partita.data.row_files import json_rows, require_unicode
+from partita.data.scored_rows import whole_documents
 from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, require
 from partita.evaluation.cloze import Blank
-from partita.evaluation.texts import whole_documents
+from partita.files.reading import reading
 from partita.randomness import permuted
 
 # A word of letters alone: a space before it, and after it a space or a mark.

@@ -1,7 +1,8 @@
 """Methods, one file per paper: forward process, loss and predictions."""
 
+from partita.contracts.loss import Loss
 from partita.methods.ar import AR
-from partita.methods.base import METHODS, Loss
+from partita.methods.base import METHODS
 from partita.methods.contracts import Denoiser
 from partita.methods.d3pm import D3PM
 from partita.methods.ddpm import DDPM

@@ -13,14 +13,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.loss import Loss
 from partita.errors import require
-from partita.fast import plain_softmax
-from partita.methods.base import METHODS, About, Loss, check_tokens, fuses
+from partita.methods.base import METHODS, About, check_tokens, fuses, plain_softmax
 from partita.methods.contracts import TextMethod
 from partita.methods.mdlm import subs
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
-from partita.networks.layouts import DENSE, Layout, Segments
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
 from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy

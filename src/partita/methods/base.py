@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from partita.devices import readable
 from partita.errors import require
-from partita.fast import has_plain_softmax
 from partita.methods.contracts import OWED, Model, QueriesHidden, TextMethod
+from partita.moved import name_of_before
 from partita.networks.transformer import Transformer
 from partita.registry import Registry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)
+
 
 FAMILIES = tuple(OWED)
 """Who shares samplers with whom."""
@@ -63,38 +72,23 @@ class About:
     """What a recipe can choose, by its key under `method`, and what there is to choose from."""
 
 
-@dataclass(frozen=True)
-class Loss:
-    """One loss evaluation. Training, evaluation and tests all read this object."""
-
-    objective: Float[Tensor, ""]
-    """The scalar to differentiate: weighted nats per token of the batch."""
-    per_token: Float[Tensor, "B L"]
-    """Weight times cross-entropy of each token in nats; 0 where a token does not count."""
-    cross_entropy: Float[Tensor, "B L"]
-    """The same without the weight."""
-    counted: Bool[Tensor, "B L"]
-    """The tokens that were predicted."""
-    tokens: Int64[Tensor, ""]
-    """How many real tokens the batch has: the divisor of the objective."""
-
-    @property
-    def per_sequence(self) -> Float[Tensor, "B"]:
-        """Nats of each sequence; for the weights of a bound, an unbiased estimate of that bound."""
-        return self.per_token.sum(-1)
-
-    def of(self, predicted: Bool[Tensor, "B L"]) -> Loss:
-        """The same, where other tokens were asked for too, at weight 0."""
-        nats = self.cross_entropy.where(predicted, 0)
-        return replace(self, cross_entropy=nats, counted=self.counted & predicted)
-
-
 def is_flexible(method: object) -> bool:
     """Whether a method (or its class) is one of texts that have any length, and ends of their own.
 
     Such a text is read, scored and written as a whole: no part of it stands for it.
     """
     return getattr(method, "family", None) == "flexible"
+
+
+def plain_softmax(log_probabilities: F) -> F:
+    """Mark a parameterisation as the softmax of all outputs but the mask, which kernels know."""
+    log_probabilities.plain_softmax = True  # type: ignore[attr-defined]
+    return log_probabilities
+
+
+def has_plain_softmax(method: object) -> bool:
+    """Whether kernels can stand in for a method's `log_probabilities`: not for one of its own."""
+    return getattr(getattr(method, "log_probabilities", None), "plain_softmax", False)
 
 
 SMALL_HEAD = 0.25  # of the weights of the blocks

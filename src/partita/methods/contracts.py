@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from partita.contracts.layouts import DENSE, Layout
+from partita.contracts.ragged import Ragged
 from partita.networks.flexible import Answer
-from partita.networks.layouts import DENSE, Layout
-from partita.ragged import Ragged
 from partita.randomness import Noise
 
 if TYPE_CHECKING:
-    from partita.methods.base import Loss
+    from partita.contracts.loss import Loss
     from partita.networks.base import AnyNetwork
     from partita.processes.ctmc import Graph
     from partita.processes.insertion import Interpolant

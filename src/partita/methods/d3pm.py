@@ -29,14 +29,15 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE, Layout
+from partita.contracts.loss import Loss
 from partita.errors import require, require_number
-from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import Chain, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import make_network
-from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
 from partita.processes.draws import even_steps

@@ -28,11 +28,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE, Layout
+from partita.contracts.loss import Loss
 from partita.errors import require
-from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import TextMethod
 from partita.methods.masked_method import TIME_SCALE
-from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.vectors import VectorNetwork, VectorTransformer
 from partita.processes.draws import even_steps

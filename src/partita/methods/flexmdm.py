@@ -33,18 +33,19 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE, Layout
+from partita.contracts.loss import Loss
+from partita.contracts.ragged import Ragged
 from partita.devices import readable
 from partita.errors import naming, require
-from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import FlexibleModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.flexible import Answer, FlexibleTransformer
-from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.processes.draws import crowded_times, even_times, positive_time
 from partita.processes.insertion import Interpolant, State, bregman, free_runs, order_nats
-from partita.ragged import Ragged
 from partita.randomness import Noise, Purpose
 from partita.schedules import Schedule, make_schedule
 

@@ -48,13 +48,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE, Layout, Queries
+from partita.contracts.loss import Loss
 from partita.errors import require, require_positive
-from partita.methods.base import METHODS, About, Loss, asks_everywhere, check_tokens
+from partita.methods.base import METHODS, About, asks_everywhere, check_tokens
 from partita.methods.contracts import Chain, QueriesHidden, TextMethod
 from partita.methods.masked_method import TIME_SCALE
-from partita.networks.base import Network, Queries, check_bidirectional, check_timed
+from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import make_network
-from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
 from partita.processes.draws import CrowdedTimes, crowded_times, even_times, positive_time

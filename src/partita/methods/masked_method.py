@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from partita.contracts.layouts import DENSE, Layout, Queries
+from partita.contracts.loss import Loss
 from partita.errors import InputError, require
-from partita.methods.base import Loss, asks_everywhere, check_tokens, fuses
+from partita.methods.base import asks_everywhere, check_tokens, fuses
 from partita.methods.contracts import Denoiser, QueriesHidden, TextMethod
-from partita.networks.base import AnyNetwork, Network, Queries, check_bidirectional
+from partita.networks.base import AnyNetwork, Network, check_bidirectional
 from partita.networks.kinds import make_network
-from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law

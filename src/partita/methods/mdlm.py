@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from partita.fast import plain_softmax
-from partita.methods.base import METHODS, About
+from partita.methods.base import METHODS, About, plain_softmax
 from partita.methods.masked_method import MaskedMethod
 
 

@@ -30,14 +30,14 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from partita.contracts.layouts import DENSE, Layout, Queries
+from partita.contracts.loss import Loss
 from partita.devices import readable
 from partita.errors import require, require_int
-from partita.fast import plain_softmax
-from partita.methods.base import METHODS, About, Loss, asks_everywhere, fuses
+from partita.methods.base import METHODS, About, asks_everywhere, fuses, plain_softmax
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import MDLM, subs
-from partita.networks.base import PartitionNetwork, Queries
-from partita.networks.layouts import DENSE, Layout
+from partita.networks.base import PartitionNetwork
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
 from partita.networks.partition import PartitionTransformer

@@ -42,13 +42,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE, Layout, Queries
+from partita.contracts.loss import Loss
 from partita.errors import require
-from partita.methods.base import METHODS, About, Loss, check_tokens
+from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import ScoreModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
-from partita.networks.base import Network, Queries, check_bidirectional
+from partita.networks.base import Network, check_bidirectional
 from partita.networks.kinds import make_network
-from partita.networks.layouts import DENSE, Layout
 from partita.networks.options import TransformerConfig, TransformerOptions, refuse_options
 from partita.processes.ctmc import Graph, noise_rate, total_noise
 from partita.processes.draws import even_times, positive_time

@@ -1,9 +1,9 @@
 """Networks: tokens (and positions, groups, times, labels) to logits."""
 
-from partita.networks.base import Network, PartitionNetwork, Queries
+from partita.contracts.layouts import Dense, Layout, Queries, Segments
+from partita.networks.base import Network, PartitionNetwork
 from partita.networks.causal import CausalTransformer
 from partita.networks.kinds import KINDS, make_network
-from partita.networks.layouts import Dense, Layout, Segments
 from partita.networks.options import DecoderOptions, TransformerConfig, TransformerOptions
 from partita.networks.partition import PartitionTransformer
 from partita.networks.patches import PatchTransformer

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE, Dense, Layout, Segments, segment_at
 from partita.devices import readable
-from partita.fast import KERNELS
+from partita.kernels import KERNELS
 from partita.networks.layers import QKNorm, Rotary, normalised
-from partita.networks.layouts import DENSE, Dense, Layout, Segments, segment_at
 
 CALL_PAIRS = 2048  # what one more kernel call costs on a CPU, in pairs of a query and a key
 
@@ -90,7 +90,7 @@ def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: Dense) -> T
 
 def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
     if KERNELS and not layout.causal and not torch.is_grad_enabled():
-        from partita.fast.kernels.attention import attend_packed, fits
+        from partita.kernels.attention import attend_packed, fits
 
         if fits(query, key, value):
             offsets = layout.query_offsets, layout.key_offsets

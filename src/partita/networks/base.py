@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.errors import require
-from partita.networks.layouts import DENSE, Layout
-
-
-class Queries(NamedTuple):
-    """The positions whose logits are wanted, as (row, position) pairs."""
-
-    rows: Int[Tensor, "N"]
-    positions: Int[Tensor, "N"]
 
 
 class NetworkConfig:

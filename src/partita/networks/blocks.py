@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import Layout
 from partita.networks.attention import Attention, CrossAttention, KeyValueCache
 from partita.networks.conditions import Condition, through
 from partita.networks.layers import MLPS, NORMS, Rotary, modulate, zero_linear
-from partita.networks.layouts import Layout
 from partita.networks.options import TransformerConfig
 
 _INTO_THE_STREAM = ("attention.out.weight", "mlp.down.weight")

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from partita.contracts.layouts import DENSE
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
 from partita.networks.conditions import Told
-from partita.networks.layouts import DENSE
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
 

@@ -17,13 +17,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import Segments
+from partita.contracts.ragged import Ragged
 from partita.errors import require
 from partita.networks.conditions import Condition, Told, through
 from partita.networks.layers import NORMS, modulate, zero_linear
-from partita.networks.layouts import Segments
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
-from partita.ragged import Ragged
 
 HEADS = ("expectation", "distribution")
 

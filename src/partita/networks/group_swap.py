@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partita.contracts.layouts import Layout
 from partita.networks.attention import attend
 from partita.networks.layers import NORMS, Rotary, normalised, on_grid, sinusoid
-from partita.networks.layouts import Layout
 from partita.networks.options import TransformerConfig
 
 QUERY_MLP_RATIO = 4

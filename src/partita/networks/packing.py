@@ -14,9 +14,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from partita.contracts.layouts import Layout, Queries, Segments
 from partita.devices import readable
-from partita.networks.base import Queries
-from partita.networks.layouts import Layout, Segments
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.networks.base import PartitionNetwork, Queries
+from partita.contracts.layouts import DENSE, Dense, Layout, Queries
+from partita.networks.base import PartitionNetwork
 from partita.networks.blocks import Block, CrossBlock, initialise
 from partita.networks.conditions import Condition, Told
 from partita.networks.group_swap import GroupSwap
-from partita.networks.layouts import DENSE, Dense, Layout
 from partita.networks.options import TransformerConfig, decoder_sizes, refuse_options
 from partita.networks.packing import Documents, Owners, Packed, places_of
 from partita.networks.registers import NOWHERE, Joined

@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from partita.contracts.layouts import DENSE
 from partita.errors import require
 from partita.networks.blocks import Block, initialise
 from partita.networks.layers import Rotary
-from partita.networks.layouts import DENSE
 from partita.networks.options import TransformerConfig
 from partita.networks.pixels import PixelTrunk
 

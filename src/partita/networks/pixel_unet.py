@@ -20,10 +20,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE
 from partita.errors import require
 from partita.networks.attention import attend
 from partita.networks.layers import Conditioning, zero_linear
-from partita.networks.layouts import DENSE
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.pixels import PixelTrunk
 from partita.networks.unet import Convolutions, Norm, zero_convolution

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from partita.contracts.layouts import DENSE, Dense, Layout, Queries
 from partita.errors import require
-from partita.networks.base import Network, Queries
-from partita.networks.layouts import DENSE, Dense, Layout
+from partita.networks.base import Network
 from partita.networks.options import (
     TransformerConfig,
     TransformerOptions,

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from partita.networks.layouts import Segments
+from partita.contracts.layouts import Segments
 
 NOWHERE = 0
 """The position at which rotary attention turns nothing."""

@@ -13,12 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE, Dense, Layout, Queries, Segments
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
-from partita.networks.base import Network, Queries
+from partita.networks.base import Network
 from partita.networks.blocks import Block, initialise
 from partita.networks.conditions import Condition, Told
-from partita.networks.layouts import DENSE, Dense, Layout, Segments
 from partita.networks.options import TransformerConfig, refuse_decoder
 from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from partita.devices import readable
 from partita.errors import require
-from partita.fast import KERNELS
+from partita.kernels import KERNELS
 from partita.networks.conditions import Condition, through
 from partita.networks.layers import NORMS, Conditioning, Rotary, modulate, zero_linear
 from partita.networks.levels import mixture_log_probabilities

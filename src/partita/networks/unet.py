@@ -15,10 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.layouts import DENSE
 from partita.errors import require, require_int
 from partita.networks.blocks import Block, initialise
 from partita.networks.layers import Conditioning, Rotary, modulate, zero_linear
-from partita.networks.layouts import DENSE
 from partita.networks.options import TransformerConfig
 
 GROUPS = 8

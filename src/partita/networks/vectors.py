@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partita.contracts.layouts import DENSE, Layout, Segments
 from partita.errors import require_int
 from partita.networks.base import AnyNetwork
 from partita.networks.blocks import Block, initialise
 from partita.networks.layers import Rotary
-from partita.networks.layouts import DENSE, Layout, Segments
 from partita.networks.options import TransformerConfig, refuse_decoder, refuse_options
 from partita.networks.trunk import Trunk
 

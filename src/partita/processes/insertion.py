@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from partita.ragged import Ragged
+from partita.contracts.ragged import Ragged
 from partita.schedules import Schedule
 
 

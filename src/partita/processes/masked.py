@@ -20,9 +20,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.fast.cross_entropy import weighted_nats
-from partita.methods.base import Loss
-from partita.networks.base import Queries
+from partita.contracts.layouts import Queries
+from partita.contracts.loss import Loss
+from partita.kernels.cross_entropy import weighted_nats
 from partita.schedules import Schedule
 
 # The process -------------------------------------------------------------------------------------

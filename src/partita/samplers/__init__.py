@@ -1,6 +1,7 @@
 """Samplers: plain functions that turn a trained model into samples, one step at a time."""
 
 from partita.categorical import Decoding, sample_categorical
+from partita.contracts.prompt import Prompt
 from partita.samplers import (
     autoregressive,
     blocks,
@@ -13,7 +14,7 @@ from partita.samplers import (
     score,
 )
 from partita.samplers.base import SAMPLERS, Callback, Session, Step
-from partita.samplers.canvas import Canvas, Prompt
+from partita.samplers.canvas import Canvas
 from partita.samplers.front import sample
 from partita.samplers.guided_models import guided
 

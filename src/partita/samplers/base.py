@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical
-from partita.fast import KERNELS
-from partita.fast.sampling import has_program
-from partita.methods.contracts import Denoiser
+from partita.methods.contracts import Denoiser, Model
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
 from partita.samplers.canvas import Canvas
 
 M = TypeVar("M")
-
-SPEEDS = ("auto", "plain", "captured", "compiled")
-"""How planned samplers run: step by step, as a captured program, or as one of compiled blocks."""
-
-WORTH_CAPTURING = 16  # steps, for fewer of which a capture takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -65,6 +59,29 @@ class Step:
 Callback = Callable[[Step], None]
 
 
+class Executor(ABC):
+    """Carries out the steps of samplers that know their plan, in a way of its own."""
+
+    @abstractmethod
+    def check(self, name: str, model: Model, canvas: Canvas) -> None:
+        """Refuse a sampler, model or canvas that it was asked for and cannot serve."""
+
+    @abstractmethod
+    def takes(self, session: Session[Any], steps: int) -> bool:
+        """Whether it shall carry out a plan of so many steps."""
+
+    @abstractmethod
+    def reveal(
+        self,
+        session: Session[Any],
+        canvas: Canvas,
+        plan: Int64[Tensor, "B L"],
+        visible: Float64[Tensor, "B L"],
+        steps: int,
+    ) -> Int64[Tensor, "B L"]:
+        """What `planned.reveal_as_planned` does: the same tokens for the same noise."""
+
+
 @dataclass
 class Session(Generic[M]):
     """A model with everything that stays the same during one run of a sampler."""
@@ -74,15 +91,8 @@ class Session(Generic[M]):
     decoding: Decoding = PLAIN
     label: Int64[Tensor, "B"] | None = None
     callback: Callback | None = None
-    speed: str = "auto"
-    """One of SPEEDS."""
-
-    def captures(self, steps: int) -> bool:
-        """Whether planned steps shall run as a captured program, and can."""
-        if self.speed == "plain" or not has_program(self.model):
-            return False
-        worth = self.noise.samples.is_cuda and KERNELS and steps >= WORTH_CAPTURING
-        return worth if self.speed == "auto" else True
+    executor: Executor | None = None
+    """Who carries out plans; None: step by step."""
 
     def ask(
         self: Session[Denoiser],

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from partita.contracts.ragged import Ragged
 from partita.errors import require
-from partita.ragged import Ragged
 from partita.samplers.canvas import Canvas
 
 

@@ -13,14 +13,13 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from partita.categorical import Decoding
+from partita.contracts.prompt import Prompt
 from partita.errors import InputError, require, require_int, require_seed
-from partita.fast import KERNELS
-from partita.fast.sampling import has_program
 from partita.methods.base import check_ids
 from partita.methods.contracts import Model
 from partita.randomness import Noise
-from partita.samplers.base import SAMPLERS, SPEEDS, Callback, Sampler, Session
-from partita.samplers.canvas import Canvas, Prompt
+from partita.samplers.base import SAMPLERS, Callback, Executor, Sampler, Session
+from partita.samplers.canvas import Canvas
 from partita.samplers.guidance import Guided, check_guidable
 from partita.samplers.guided_models import guided
 
@@ -50,7 +49,7 @@ def sample(
     guidance: float | None = None,
     guidance_schedule: str = "constant",
     callback: Callback | None = None,
-    speed: str = "auto",
+    executor: Executor | None = None,
     **options: Any,
 ) -> Int64[Tensor, "B L"]:
     """Sequences from a model, with a prompt or without one.
@@ -58,8 +57,8 @@ def sample(
     The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
     With `guidance`, predictions are pulled towards the label (`guidance.py`): weight 0 leaves them
     as they are, and `guidance_schedule` says how the weight rises: constant, linear or cosine.
-    `speed` is "plain", "captured" (as a program of fixed shape, for samplers that know their plan),
-    "compiled" (the same with compiled blocks: a minute at first, for long runs) or "auto".
+    An `executor` carries out the steps of samplers that know their plan; without one they run one
+    by one. (`partita.sample` chooses one by its name.)
     `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
     """
     decoding = Decoding(temperature, top_k, top_p)
@@ -76,14 +75,15 @@ def sample(
     require_int(first, "first", 0)
     canvas = _canvas(model, count, prompt, length, slides="block_length" in _options(chosen))
     pulled = _pulled(model, guidance, guidance_schedule, label)
-    _check_speed(speed, pulled, _inner(chosen, options) or name, canvas)
+    if executor is not None:
+        executor.check(_inner(chosen, options) or name, pulled, canvas)
     session = Session(
         pulled,
         Noise.for_batch(seed, canvas.batch, first, canvas.tokens.device),
         decoding,
         as_labels(label, canvas.batch, canvas.tokens.device),
         callback,
-        speed,
+        executor,
     )
     with evaluating(model):
         return chosen.run(session, canvas, **options)
@@ -160,20 +160,6 @@ def _inner(chosen: Sampler, options: dict[str, Any]) -> str | None:
     """The name of the sampler that fills blocks, for one of blocks."""
     inner = inspect.signature(chosen.run).parameters.get("inner")
     return None if inner is None else options.get("inner", inner.default)
-
-
-def _check_speed(speed: str, model: Model, name: str, canvas: Canvas) -> None:
-    """Whoever asks for a captured program gets one; "auto" takes what there is."""
-    require(speed in SPEEDS, "speed", f"unknown name {speed!r}", f"known: {', '.join(SPEEDS)}")
-    if speed in ("auto", "plain") or name not in SAMPLERS:
-        return
-    remedy = "use auto or plain"
-    problem = f"is {speed!r}, but the sampler {name!r} has no plan that could be captured"
-    require(SAMPLERS[name].planned, "speed", problem, remedy)
-    problem = f"is {speed!r}, but there is no program for this {type(model).__name__}"
-    require(has_program(model), "speed", problem, remedy)
-    problem = f"is {speed!r}, but triton is not installed, which programs need on a GPU"
-    require(KERNELS or not canvas.tokens.is_cuda, "speed", problem, remedy)
 
 
 def _canvas(

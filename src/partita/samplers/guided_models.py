@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from partita.contracts.ragged import Ragged
 from partita.methods.ar import AR
 from partita.methods.contracts import Chain, Denoiser, FlexibleModel, Model, ScoreModel
 from partita.methods.diffusion_lm import EmbeddingDDPM
 from partita.networks.attention import KeyValueCache
 from partita.networks.flexible import Answer, mean_count
-from partita.ragged import Ragged
 from partita.samplers.guidance import Guided, Ramp, check_guidable, guide, mix
 
 

@@ -32,10 +32,10 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from partita.contracts.ragged import Ragged
 from partita.errors import require, require_int, require_positive
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
-from partita.ragged import Ragged
 from partita.randomness import Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas

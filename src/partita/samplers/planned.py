@@ -23,7 +23,6 @@ from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
 from partita.errors import InputError, require
-from partita.fast.sampling import reveal
 from partita.methods.contracts import Denoiser
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import Session, sampler
@@ -48,9 +47,8 @@ def reveal_as_planned(
 
     `visible` is the share of revealed tokens, alpha, at which each position is asked for.
     """
-    if session.captures(steps):
-        compiled = session.speed == "compiled"
-        return reveal(session, canvas, plan, visible, steps, compiled=compiled)
+    if session.executor is not None and session.executor.takes(session, steps):
+        return session.executor.reveal(session, canvas, plan, visible, steps)
     rows, positions = (plan != NEVER).nonzero(as_tuple=True)
     order = plan[rows, positions].argsort(stable=True)
     rows, positions = rows[order], positions[order]

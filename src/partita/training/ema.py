@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from partita.errors import require
-from partita.training.distribution import local
+from partita.parallel import local
 
 
 class MovingAverage:

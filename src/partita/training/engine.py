@@ -18,27 +18,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from partita.data.batches import Batch, Order
+from partita.config.training import RunOptions, TrainingOptions
+from partita.contracts.batch import Batch
+from partita.contracts.estimate import Estimate
+from partita.contracts.loss import Loss
+from partita.data.batches import Order
 from partita.errors import InputError, require
-from partita.evaluation.likelihood import Estimate, bound_ends
-from partita.fast.captured_pass import CapturedPass
-from partita.fast.compilation import compile_parts
+from partita.execution.captured_pass import CapturedPass
+from partita.execution.compilation import compile_parts
+from partita.likelihood.bounds import bound_ends
 from partita.methods.ar import AR
-from partita.methods.base import Loss
+from partita.optim.optimisers import OPTIMISERS
+from partita.parallel import World, like, release, spread, synchronising, whole
 from partita.randomness import Noise
 from partita.registry import is_ours
-from partita.training.distribution import (
-    World,
-    like,
-    release,
-    spread,
-    synchronising,
-    whole,
-)
 from partita.training.ema import MovingAverage
 from partita.training.objective import Objective
-from partita.training.optimisers import OPTIMISERS
-from partita.training.options import RunOptions, TrainingOptions
 
 VALIDATION_STREAM = 1  # validation draws numbers that training never uses
 REPLICATES = 2  # passes over the validation rows: the least that gives an error

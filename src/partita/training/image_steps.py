@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from partita.config.training import RATES
 from partita.errors import (
     InputError,
     require,
@@ -20,7 +21,6 @@ from partita.errors import (
     require_seed,
 )
 from partita.randomness import permuted
-from partita.training.options import RATES
 
 _WARMUP = 0.05  # share of a run over which the rate rises
 _CLIP = 1.0

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from partita.config.training import RunOptions
+from partita.data.images.pictures import grid_png
 from partita.errors import InputError
-from partita.evaluation.pictures import grid_png
-from partita.files import parents_made, write_whole
+from partita.files.atomic import parents_made, write_whole
 from partita.plotting import can_plot, new_figure, save_figure
-from partita.training.options import RunOptions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

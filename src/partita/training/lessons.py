@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from torch import nn
 
+from partita.config.recipe import Recipe
+from partita.contracts.loss import Loss
 from partita.distillation.options import DistillationOptions
 from partita.distillation.sdtt import SDTT
-from partita.hub import format
-from partita.hub.find import read_found
-from partita.methods.base import Loss
-from partita.recipe import Recipe
-from partita.training.distribution import World
+from partita.files import format
+from partita.models.find import read_found
+from partita.parallel import World
 
 
 def with_teacher(recipe: Recipe) -> Recipe:

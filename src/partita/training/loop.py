@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from partita.config.training import RunOptions, TrainingOptions
+from partita.contracts.estimate import Estimate
 from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed
 from partita.errors import InputError, require
-from partita.evaluation.likelihood import Estimate
-from partita.training.distribution import World
+from partita.parallel import World
 from partita.training.ema import MovingAverage
 from partita.training.engine import Advance, Engine
-from partita.training.options import RunOptions, TrainingOptions
 
 SHOWN_ROWS = 16  # of a batch that broke the run
 

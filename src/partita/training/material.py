@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from partita.config.recipe import Recipe
 from partita.data.batches import Order, documents_of
 from partita.data.checking import Progress
 from partita.data.image_sets import prepare_images
@@ -18,7 +19,6 @@ from partita.data.prepared import Prepared
 from partita.errors import InputError, require
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
-from partita.recipe import Recipe
 from partita.training.rehearsal import row_length
 
 _SHOWN = 8  # classes that a message names

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from partita.data.batches import Batch
-from partita.methods.base import Loss
+from partita.contracts.batch import Batch
+from partita.contracts.loss import Loss
 from partita.methods.masked_method import MaskedMethod
 from partita.randomness import Noise, Purpose
 

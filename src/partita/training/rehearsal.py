@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
+from partita.config.recipe import Recipe, flatten
 from partita.distillation.sdtt import check_student
 from partita.errors import InputError, naming, require
+from partita.execution.choice import sample
 from partita.memory import machine_memory
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
 from partita.randomness import Noise
-from partita.recipe import Recipe, flatten
-from partita.samplers import sample
 from partita.training.retrofit import is_retrofit, may_change, refuse_conditions
 
 

@@ -22,9 +22,9 @@ import re
 import torch
 from torch import Tensor, nn
 
+from partita.config.recipe import Recipe
 from partita.errors import require
-from partita.hub.trained import TrainedModel
-from partita.recipe import Recipe
+from partita.models.trained import TrainedModel
 
 SOURCES = {
     "flexmdm": ("mdlm",),

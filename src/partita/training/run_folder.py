@@ -20,13 +20,14 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from partita.config.migration import saved_recipe, stamped
+from partita.config.recipe import Recipe, differences
 from partita.data.prepared import Prepared
 from partita.errors import InputError, naming, require, require_int, require_number
-from partita.files import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
-from partita.hub import checkpoints, format
-from partita.hub.parts import config, tokenizer_files
-from partita.migration import saved_recipe, stamped
-from partita.recipe import Recipe, differences
+from partita.files import format
+from partita.files.atomic import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
+from partita.models import checkpoints
+from partita.models.parts import config, tokenizer_files
 from partita.training.engine import Engine
 from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics
 

@@ -15,21 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partita.data.options import NAMES
+from partita.config.data import NAMES
+from partita.config.recipe import Recipe
+from partita.contracts.estimate import Estimate
+from partita.data.frequencies import corpus_entropy
 from partita.data.prepared import Prepared
 from partita.data.shards import Shards
 from partita.errors import naming
-from partita.evaluation.likelihood import Estimate
-from partita.evaluation.quality import corpus_entropy
-from partita.files import check_folder
-from partita.hub.parts import build
-from partita.hub.trained import TrainedModel, kind_of, load
+from partita.files.atomic import check_folder
+from partita.files.names import PREFIX, RUNS
 from partita.methods.base import is_flexible
-from partita.names import PREFIX, RUNS
+from partita.models.parts import build
+from partita.models.trained import TrainedModel, kind_of, load
+from partita.parallel import World, joined
 from partita.provenance import environment
-from partita.recipe import Recipe
 from partita.signals import ENDING, not_forgotten, stop
-from partita.training.distribution import World, joined
 from partita.training.engine import Engine
 from partita.training.journal import Journal, Listener, listeners
 from partita.training.lessons import lesson_of, passes, with_teacher

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from partita.data.images.base import Images, byte_pixels
 from partita.data.vq_tokenizer import VQTokenizer, scaled
+from partita.devices import choose_device
 from partita.errors import require, require_number
 from partita.networks.vq import PatchDiscriminator, VQConfig, VQNetwork, usage
 from partita.registry import Registry
-from partita.training.distribution import choose_device
 from partita.training.image_steps import (
     Optimiser,
     StepOptions,

@@ -19,10 +19,10 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partita.data.reading import reading, require_file
 from partita.data.tokenizers import LARGEST_VOCABULARY
 from partita.errors import InputError, require, require_int
-from partita.files import check_file, write_whole
+from partita.files.atomic import check_file, write_whole
+from partita.files.reading import reading, require_file
 
 SUFFIXES = (".safetensors", ".npz")
 LARGEST = 1 << 32  # bytes, unpacked; numbers are widened to 64 bits when they are read

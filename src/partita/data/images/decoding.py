@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
-from partita.data.reading import package
 from partita.errors import InputError, require
+from partita.files.reading import package
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm")
 # What Pillow may take a file for: some of its other formats run programs.

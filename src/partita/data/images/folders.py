@@ -19,13 +19,16 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from partita.data.images.decoding import LARGEST_FILE, SUFFIXES
-from partita.data.reading import DamagedError, reading, require_file
 from partita.errors import InputError, require
+from partita.files.reading import DamagedError, reading, require_file
 
 SPLITS = ("train", "test")
 _DEEPEST = 5  # levels of folders that are looked at; a fifth is refused already
 _BLOCK = 512
 _END = 2 * _BLOCK  # a tar ends with so many zeros at least
+_CUT = 90  # characters of a name that is cut in a header, at least
+_SIMILAR = 3  # characters in which a damaged name differs from itself, at most
+_IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")  # how PNG and JPEG begin
 _OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {
     ".tar": lambda path: path.open("rb"),
     ".tar.gz": gzip.GzipFile,
@@ -91,9 +94,12 @@ def archive_files(path: Path) -> Iterator[tuple[str, Read | None]]:
     require_file(path)
     with reading(path), _tar_errors(), _opened(path) as raw:
         stream = _Tail(raw)
-        with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
+        with tarfile.open(  # type: ignore[call-overload]
+            fileobj=stream, mode="r|", tarinfo=_Member
+        ) as archive:
             for member in archive:
                 name = _safe(member.name, path)
+                _check_long_name(archive, member)
                 if member.isdir():
                     yield name, None
                 elif member.isfile():
@@ -109,6 +115,36 @@ def archive_files(path: Path) -> Iterator[tuple[str, Read | None]]:
             raise DamagedError(f"what begins at byte {archive.offset:,} of the tar is {problem}")
         if stream.tail != bytes(_END):
             raise DamagedError("it is cut short")
+
+
+class _Member(tarfile.TarInfo):
+    """A file in a tar that remembers the name in its header, where a long one is cut."""
+
+    short = ""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        member = super().frombuf(buf, encoding, errors)
+        member.short = member.name
+        return member
+
+
+def _check_long_name(archive: tarfile.TarFile, member: _Member) -> None:
+    """Refuse a long name that looks damaged: no checksum in a tar covers it.
+
+    Most programs also write how it begins into the header, which has one (what is not ASCII may
+    stand there as something else). Beyond that, the contents say whether a file is an image.
+    """
+    if not member.pax_headers and len(member.short) < _CUT:
+        return
+    pairs = zip(member.short, member.name, strict=False)
+    other = sum(a != b for a, b in pairs if a != "?" and a.isascii() and b.isascii())
+    if len(member.short) >= _CUT and 0 < other <= _SIMILAR:
+        raise DamagedError(f"the name {member.name} is not what its header says")
+    if member.isfile() and not is_image(member.name):
+        stream = archive.extractfile(member)
+        if stream is not None and stream.read(8).startswith(_IMAGES):
+            raise DamagedError(f"{member.name} is an image by its contents, but not by its name")
 
 
 def _opened(path: Path) -> BufferedIOBase:

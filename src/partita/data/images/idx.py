@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.data.images.base import BYTE_LEVELS, Images
-from partita.data.reading import DamagedError, reading, require_file
 from partita.errors import InputError, require
+from partita.files.reading import DamagedError, reading, require_file
 
 LARGEST = 1 << 31  # bytes; the largest of MNIST's kin have a fourth of it
 _SPLIT = "larger sets are folders of images by class, or a tar of one"

@@ -12,8 +12,8 @@ from torch import Tensor
 from partita.data.images import decoding, folders
 from partita.data.images.base import BYTE_LEVELS, Images, check_levels
 from partita.data.images.idx import holds_idx, mnist
-from partita.data.reading import package, reading
 from partita.errors import InputError, require, require_int
+from partita.files.reading import package, reading
 from partita.memory import machine_memory
 from partita.randomness import permuted
 

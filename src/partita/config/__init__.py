@@ -1,0 +1,1 @@
+"""The sections of a recipe: everything that can be chosen about a run."""

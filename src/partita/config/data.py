@@ -1,0 +1,140 @@
+"""The sections `data` and `tokenizer` of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from partita.data.batches import ROWS, Padded, Rows
+from partita.data.documents import SEPARATORS, Corpus
+from partita.data.image_sets import ImageSet, Whole, is_image_tokenizer
+from partita.data.images import ImageOptions
+from partita.data.prepare import PrepareOptions
+from partita.data.token_source import TokenSource
+from partita.data.tokenizers import LARGEST_VOCABULARY, Tokenizer
+from partita.errors import naming, require, require_int
+from partita.files.names import PREFIX
+
+LONGER = ("cut", "skip", "refuse")
+
+# What is wrong with a corpus or its tokens, as the recipe calls it.
+NAMES = {
+    "path": "data.path",
+    "field": "data.field",
+    "documents": "data.documents",
+    "label": "data.label",
+    "size": "data.size",
+    "colour": "data.colour",
+    "rows": "data.rows",
+    "valid": "data.valid",
+    "tokenizer": "tokenizer.name",
+    "vocab_size": "tokenizer.vocab_size",
+    "cache": "data.cache",
+    "folder": "data.cache",
+    "shards": "data.cache",
+    "text": "tokenizer.name",  # a text with characters that a tokenizer does not have
+}
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Data: which text, and how it becomes rows."""
+
+    path: str = ""
+    """A text, JSONL or Parquet file (also .gz, .xz, .zst), a folder of them, or hf:NAME. Images:
+    digits, MNIST's folder, a folder of images by class, or a tar of one."""
+    field: str = "text"
+    """Field of JSONL, Parquet and Hugging Face data that holds the text."""
+    documents: str = "paragraph"
+    """What is a document in plain text: paragraph (up to a blank line), line, or file."""
+    label: str | None = None
+    """What a document's class is: a field of JSONL, Parquet and Hugging Face data, or, for plain
+    text, file or folder, by whose names documents are told apart. The network needs as many
+    network.classes, and rows are padded."""
+    valid: float = 0.05
+    """Share of tokens set aside for validation, in whole documents."""
+    rows: str | None = None
+    """packed (document follows document), or padded (one document per row); unless given, padded
+    where documents have classes, or ends of their own (flexmdm), packed otherwise."""
+    longer: str | None = None
+    """Padded rows: what becomes of documents that are longer than a row. cut (into several rows),
+    skip, or refuse; unless given, refuse for flexmdm, cut for others."""
+    document_attention: bool = False
+    """Packed rows: tokens read those of their own document alone."""
+    size: int | None = None
+    """Images: rows and columns; the shorter side is resized to it, the middle of the other kept."""
+    colour: bool | None = None
+    """Images: three channels, or one; as the files have it unless given."""
+    cache: str = "prepared"
+    """Folder where tokens are kept, under a name made of everything that went into them."""
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.valid < 1,
+            "data.valid",
+            f"is a share of the tokens, got {self.valid}",
+            "give a number from 0 up to, but without, 1",
+        )
+        require(bool(self.cache), "data.cache", "is empty", "name a folder")
+        with naming(NAMES):
+            _ = ROWS["packed" if self.rows is None else self.rows]
+        problem, known = f"unknown name {self.longer!r}", f"known: {', '.join(LONGER)}"
+        require(self.longer in (None, *LONGER), "data.longer", problem, known)
+
+    def corpus(self) -> Corpus:
+        """Where the text comes from."""
+        require(bool(self.path), "data.path", "no text is given", "name a file: partita train FILE")
+        hosted = self.path.startswith(PREFIX)
+        path = self.path if hosted else Path(self.path)
+        with naming(NAMES):
+            return Corpus(path, self.field, self.documents, self.label)
+
+    def image_set(self, split: str = "train") -> ImageSet:
+        """Where the images come from."""
+        require(
+            bool(self.path), "data.path", "no images are given", "name a set: partita train SET"
+        )
+        with naming(NAMES):
+            options = ImageOptions(split=split, size=self.size, colour=self.colour)
+            return ImageSet(self.path, options, self.valid)
+
+    def row_source(self, tokens: TokenSource, length: int, separator: int | None = None) -> Rows:
+        """The tokens as rows; `separator` as in `Padded`."""
+        kind = self.rows or "packed"
+        if kind == "whole":
+            return Whole(tokens, length)
+        if kind == "padded":
+            return Padded(tokens, length, skip=self.longer == "skip", separator=separator)
+        rows: Rows = ROWS[kind](tokens, length, self.document_attention)
+        return rows
+
+    def separator_tokens(self, tokenizer: Tokenizer) -> int:
+        """How many tokens stand between documents."""
+        return len(tokenizer.encode_array(SEPARATORS[self.documents]))
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """Tokenizer: how text becomes tokens."""
+
+    name: str = "bytes"
+    """bytes, characters, text8, bpe (trained on the text), a tokenizer.json, or
+    hf:OWNER/NAME on the hub. For images: pixels, or the folder of a trained VQ tokenizer."""
+    vocab_size: int = 4096
+    """Size of a trained bpe."""
+    levels: int | None = None
+    """Values of a pixel (pixels alone); as many as the images have unless given."""
+
+    def __post_init__(self) -> None:
+        require_int(self.vocab_size, "tokenizer.vocab_size", 256, LARGEST_VOCABULARY)
+        if self.levels is not None:
+            require_int(self.levels, "tokenizer.levels", 2, 256)
+
+    @property
+    def of_images(self) -> bool:
+        """Whether it makes tokens of images."""
+        return is_image_tokenizer(self.name)
+
+    def preparation(self, data: DataOptions) -> PrepareOptions:
+        """What the tokens depend on, beside the files."""
+        return PrepareOptions(self.name, self.vocab_size, data.valid)

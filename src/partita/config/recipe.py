@@ -1,0 +1,178 @@
+"""A recipe: everything that makes a run, in sections that live beside what they configure.
+
+    data  tokenizer  method  network  training  distillation  sampling  run
+
+A recipe comes from a YAML file, from flags (`--network.width 256`), or from both; the resolved
+one is stored with the run. The section `run` says where and how the work is done and does not
+shape the result; all others do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from partita.config.data import DataOptions, TokenizerOptions
+from partita.config.method import MethodOptions
+from partita.config.sampling import SamplingOptions
+from partita.config.training import DEFAULT_STEPS, RunOptions, TrainingOptions
+from partita.distillation.options import DistillationOptions
+from partita.errors import InputError, require
+from partita.files.names import PREFIX
+from partita.methods import METHODS
+from partita.methods.base import is_flexible
+from partita.networks.options import TransformerOptions
+from partita.provenance import without_root
+
+# What may change when a run is resumed: how the work is done, and where the text lies (its
+# contents are compared by themselves).
+FREE = ("run.", "data.path", "data.cache")
+_EXACT = 1 << 53  # the whole numbers that a float holds exactly; JSON knows larger ones
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run. The defaults suit a laptop: a small network, some minutes on two cores."""
+
+    data: DataOptions = DataOptions()  # noqa: RUF009 - frozen
+    tokenizer: TokenizerOptions = TokenizerOptions()  # noqa: RUF009
+    method: MethodOptions = MethodOptions()  # noqa: RUF009
+    network: TransformerOptions = TransformerOptions(  # noqa: RUF009
+        length=128, width=128, depth=4, heads=4, mlp="relu2"
+    )
+    training: TrainingOptions = TrainingOptions(  # noqa: RUF009
+        optimiser="muon", learning_rate=0.02, ema=0.99
+    )
+    distillation: DistillationOptions = DistillationOptions()  # noqa: RUF009
+    sampling: SamplingOptions = SamplingOptions()  # noqa: RUF009
+    run: RunOptions = RunOptions()  # noqa: RUF009
+
+    @staticmethod
+    def from_dict(sections: object) -> Recipe:
+        """The recipe with these sections: keys that are left out have the defaults of `Recipe()`.
+
+        They are the command line's, too. Every key and every type is checked, and nothing in the
+        dictionary is imported, opened or run: strangers write such dictionaries too.
+        """
+        return _filled(Recipe(), sections)
+
+    def resolved(self) -> Recipe:
+        """The recipe with the length of its run and the kind of its rows written out."""
+        data, training = self.data, self.training
+        method = METHODS[self.method.name]
+        usual = "padded" if data.label else getattr(method, "default_rows", "packed")
+        rows = data.rows or ("whole" if self.tokenizer.of_images else usual)
+        longer = data.longer or ("refuse" if is_flexible(method) else None)
+        data = dataclasses.replace(data, rows=rows, longer=longer)
+        if training.steps is None and training.seconds is None:
+            training = dataclasses.replace(training, steps=DEFAULT_STEPS)
+        return dataclasses.replace(self, data=data, training=training)
+
+    def portable(self) -> Recipe:
+        """The recipe without folders of one machine: what it was made of is told by name."""
+        path, start = self.data.path, self.training.start_from
+        hosted = path.startswith(PREFIX)
+        name = PREFIX + without_root(path.removeprefix(PREFIX)) if hosted else Path(path).name
+        return dataclasses.replace(
+            self,
+            data=dataclasses.replace(self.data, path=name, cache=DataOptions().cache),
+            tokenizer=dataclasses.replace(self.tokenizer, name=without_root(self.tokenizer.name)),
+            training=dataclasses.replace(
+                self.training, start_from=None if start is None else without_root(start)
+            ),
+        )
+
+    def check_data(self) -> None:
+        """Refuse a text or a set of images that is not there."""
+        if self.tokenizer.of_images:
+            self.data.image_set().check()
+        else:
+            pixels = self.data.path == "digits" and not Path(self.data.path).exists()
+            problem = f"{self.tokenizer.name} makes no tokens of images"
+            remedy = "give pixels, or the folder of a tokenizer that partita vq made"
+            require(not pixels, "tokenizer.name", problem, remedy)
+            self.data.corpus()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as JSON has it."""
+        content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return content
+
+
+T = TypeVar("T")
+
+
+def _filled(default: T, content: object, prefix: str = "") -> T:
+    """A dataclass with the values that some content gives it."""
+    if not isinstance(content, Mapping):
+        name = prefix.rstrip(".") or "it"
+        raise InputError("recipe", f"{name} must hold keys, got {content!r:.200}")
+    section: type = type(default)
+    kinds = _kinds(section)
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        if key not in kinds:
+            near = difflib.get_close_matches(str(key), kinds, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(kinds)}"
+            raise InputError("recipe", f"unknown key {name!r:.200}", hint)
+        if dataclasses.is_dataclass(kinds[key]):
+            values[key] = _filled(getattr(default, key), value, f"{name}.")
+        else:
+            kind = getattr(kinds[key], "__name__", None) or kinds[key]
+            problem = f"{name} must be {kind}, got {value!r:.200}"
+            require(_fits(value, kinds[key]), "recipe", problem)
+            values[key] = value
+    filled: T = dataclasses.replace(default, **values)  # type: ignore[type-var]
+    return filled
+
+
+@cache
+def _kinds(section: type) -> dict[str, Any]:
+    """The fields of a dataclass and their types."""
+    return get_type_hints(section)
+
+
+def _fits(value: object, kind: object) -> bool:
+    """Whether a value from JSON has a declared type; a whole number is a float too."""
+    if kind is Any:
+        return True
+    if isinstance(kind, UnionType):
+        return any(_fits(value, choice) for choice in get_args(kind))
+    if get_origin(kind) is dict:
+        inside = get_args(kind)[1]
+        return isinstance(value, dict) and all(_fits(item, inside) for item in value.values())
+    if kind is float and type(value) is int:
+        return abs(value) <= _EXACT
+    return type(value) is kind
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What two recipes (as dictionaries) disagree on, outside of what is free to change."""
+    plain = flatten(Recipe().to_dict())  # what an older recipe does not know, it had as it is here
+    flat_old, flat_new = plain | flatten(old), plain | flatten(new)
+    # A teacher is known by its checksum, wherever it lies.
+    free = (*FREE, "training.start_from") if flat_new.get("distillation.teacher") else FREE
+    return [
+        f"{key}: {json.dumps(flat_old.get(key))} -> {json.dumps(flat_new.get(key))}"
+        for key in sorted({*flat_old, *flat_new})
+        if flat_old.get(key) != flat_new.get(key) and not key.startswith(free)
+    ]
+
+
+def flatten(sections: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in sections.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

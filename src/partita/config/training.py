@@ -1,0 +1,177 @@
+"""What a training run is told: what shapes the result (`training`), and what does not (`run`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partita.errors import (
+    naming,
+    require,
+    require_int,
+    require_number,
+    require_positive,
+    require_seed,
+)
+from partita.optim.optimisers import OPTIMISERS
+from partita.registry import Registry
+
+DEFAULT_STEPS = 1000
+RATES: Registry[Callable[[float, float], float]] = Registry("training.rate")
+DECAY = 0.2  # share of a warmup-stable-decay run over which the rate falls
+
+
+@RATES.register("cosine")
+def cosine(share: float, warmup: float) -> float:
+    """After the warm-up, half a cosine down to 0."""
+    return 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
+
+
+@RATES.register("wsd")
+def warmup_stable_decay(share: float, warmup: float) -> float:  # noqa: ARG001 - one signature
+    """After the warm-up constant; over the last fifth of the run a straight line down to 0."""
+    return min(1.0, (1 - share) / DECAY)
+
+
+@RATES.register("constant")
+def constant(share: float, warmup: float) -> float:  # noqa: ARG001 - one signature
+    """After the warm-up constant."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Training: everything that shapes the weights."""
+
+    steps: int | None = None
+    """Length of the run; 1,000 steps unless steps or seconds are given."""
+    seconds: float | None = None
+    """Length as a wall-clock budget; the learning rate follows the share of it that is used."""
+    batch_size: int = 32
+    """Rows of a step, over all processes together."""
+    length: int | None = None
+    """Tokens of a row; the network's length unless given."""
+    optimiser: str = "adamw"
+    """adamw, or muon (for the matrices inside blocks, adamw for the rest)."""
+    learning_rate: float = 1e-3
+    """The highest learning rate of the run."""
+    rate: str = "cosine"
+    """The learning rate after the warm-up: cosine, wsd (warmup-stable-decay), constant."""
+    warmup: float = 0.05
+    """Share of the run over which the learning rate rises from 0."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    ema: float = 0.999
+    """Decay of the moving average of the weights, which is what a trained model uses."""
+    precision: str = "float32"
+    """float32, or bfloat16 for the matrix products (weights and losses stay float32)."""
+    label_dropout: float = 0.1
+    """Share of the labels that training hides, so that the model can write without one too (and
+    guidance can compare the two)."""
+    seed: int = 0
+    """Seed of the first weights and of every draw."""
+    start_from: str | None = None
+    """A model or checkpoint whose weights and tokenizer to start from (`--from` for short)."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.steps is None or self.seconds is None,
+            "training.steps, training.seconds",
+            "both say how long the run is",
+            "give one of them",
+        )
+        for name in ("steps", "batch_size", "length"):
+            if getattr(self, name) is not None:
+                require_int(getattr(self, name), f"training.{name}")
+        for name in ("seconds", "learning_rate"):
+            if getattr(self, name) is not None:
+                require_positive(getattr(self, name), f"training.{name}")
+        require_positive(self.clip, "training.clip", finite=False)
+        require_number(self.weight_decay, "training.weight_decay")
+        require(
+            math.isfinite(self.weight_decay), "training.weight_decay", "must be finite, got inf"
+        )
+        require_seed(self.seed, "training.seed")
+        warmup = f"is a share of the run from 0 up to, but without, 1, got {self.warmup}"
+        require(0 <= self.warmup < 1, "training.warmup", warmup)
+        require(0 <= self.ema < 1, "training.ema", f"must lie in [0, 1), got {self.ema}")
+        dropped = f"is a share of the labels, got {self.label_dropout}"
+        require(0 <= self.label_dropout <= 1, "training.label_dropout", dropped)
+        require(
+            self.precision in ("float32", "bfloat16"),
+            "training.precision",
+            f"unknown name {self.precision!r}",
+            "known: bfloat16, float32",
+        )
+        _ = RATES[self.rate]
+        with naming({"optimiser": "training.optimiser"}):
+            _ = OPTIMISERS[self.optimiser]
+
+    @property
+    def budget(self) -> float:
+        """The length of the run, in steps or in seconds."""
+        if self.seconds is not None:
+            return self.seconds
+        return DEFAULT_STEPS if self.steps is None else self.steps
+
+    def share(self, step: int, seconds: float) -> float:
+        """How much of the run is done, from 0 to 1."""
+        return min(1.0, (step if self.seconds is None else seconds) / self.budget)
+
+    def rate_at(self, share: float) -> float:
+        """The learning rate at a share of the run."""
+        if share < self.warmup:
+            return self.learning_rate * share / self.warmup
+        return self.learning_rate * RATES[self.rate](share, self.warmup)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Run: where and how the work is done. It may change from one resume to the next."""
+
+    device: str = "auto"
+    """cpu, cuda, or auto for a GPU if there is one."""
+    distribution: str = "ddp"
+    """With several processes: ddp (every process has all weights) or fsdp (each has a share)."""
+    micro_batch: int | None = None
+    """Rows that a process handles at once; gradients of several such parts are added up."""
+    recompute: bool = False
+    """Save memory: recompute activations in the backward pass."""
+    compile: bool = False
+    """Compile the network's blocks (needs a C++ compiler on CPUs)."""
+    capture: bool = True
+    """On a GPU: launch the kernels of a step as one graph, where steps are alike (one process and
+    one part, packed rows without document attention, no dropout, a method whose loss waits for
+    nothing). It keeps the memory of a step: false, if that runs out."""
+    log_every: int = 10
+    """Steps between two lines of the metrics file."""
+    validate_every: int = 100
+    """Steps between two looks at the validation text."""
+    validation_rows: int = 64
+    """Rows of validation text that are scored each time."""
+    checkpoint_every: int = 200
+    """Steps between two checkpoints; the end of the run always leaves one."""
+    keep: int = 2
+    """How many of the latest checkpoints are kept; the best one is kept besides."""
+    previews: int = 2
+    """Samples written beside each validation; 0 for none."""
+    tensorboard: bool = False
+    """Write TensorBoard files too (pip install 'partita[tensorboard]')."""
+    wandb: str | None = None
+    """Name of a Weights & Biases project to report to (pip install 'partita[wandb]')."""
+
+    def __post_init__(self) -> None:
+        for name in ("log_every", "validate_every", "validation_rows", "checkpoint_every", "keep"):
+            require_int(getattr(self, name), f"run.{name}")
+        require_int(self.previews, "run.previews", 0)
+        if self.micro_batch is not None:
+            require_int(self.micro_batch, "run.micro_batch")
+        require(
+            self.distribution in ("ddp", "fsdp"),
+            "run.distribution",
+            f"unknown name {self.distribution!r}",
+            "known: ddp, fsdp",
+        )

@@ -1,0 +1,1 @@
+"""What rooms hand each other: batches and their layouts, losses, estimates, prompts."""

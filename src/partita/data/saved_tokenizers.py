@@ -1,0 +1,37 @@
+"""Image tokenizers as folders of the library's format: safetensors, JSON and checksums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from partita.data import vq_tokenizer  # noqa: F401 - registers itself
+from partita.data.image_tokenizers import ImageTokenizer, from_description
+from partita.errors import InputError
+from partita.files import format
+from partita.version import __version__
+
+
+def save_image_tokenizer(
+    tokenizer: ImageTokenizer, folder: str | Path, provenance: dict[str, Any] | None = None
+) -> None:
+    """Write a folder that `load_image_tokenizer` understands, complete or not at all."""
+    config = {"library": "partita", "version": __version__, "provenance": provenance or {}}
+    contents: format.Contents = {
+        format.CONFIG: config,
+        format.TOKENIZER: tokenizer.describe(),
+        format.WEIGHTS: tokenizer.tensors(),
+    }
+    format.write(Path(folder), contents, kind=format.IMAGE_TOKENIZER)
+
+
+def load_image_tokenizer(folder: str | Path) -> ImageTokenizer:
+    """A tokenizer on the CPU. Every file is checked first; nothing in them is ever run."""
+    folder = Path(folder)
+    format.verify(folder, format.IMAGE_TOKENIZER)
+    tensors = format.read_tensors(folder / format.WEIGHTS)
+    format.check_finite(folder / format.WEIGHTS, tensors)
+    try:
+        return from_description(format.read_json(folder / format.TOKENIZER), tensors)
+    except InputError as error:
+        raise InputError("model", f"{folder / format.TOKENIZER}: {error}") from error

@@ -1,0 +1,115 @@
+"""A step's forward and backward pass as one graph of kernels, captured once and then replayed.
+
+Launched one by one by Python, the kernels of a network of modest size keep a GPU waiting. Batches
+of a run are alike, so the launches can be recorded. What differs lies in memory that the graph
+reads: tokens, labels, and the number of the step, which says what is drawn. Gradients are written
+to the same memory each time. No Python of a loss runs in a replay.
+
+On a CPU there is nothing to record: a replay does the same work again, out of the same memory. It
+gains nothing there, but shows that a step finds all that it needs in that memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from partita.contracts.batch import Batch
+from partita.errors import InputError
+
+WARM_UPS = 3  # before a capture: compilation, and what libraries set up for themselves
+
+Work = Callable[[Batch, Int64[Tensor, ""]], Float[Tensor, ""]]
+"""Adds the gradients of a batch at the step whose number is there; a loss to look at."""
+
+
+class CapturedPass:
+    """The passes of a module over batches of one shape."""
+
+    def __init__(self, work: Work, module: nn.Module, example: Batch) -> None:
+        device = example.tokens.device
+        self.module = module
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.batch = replace(
+            example,
+            tokens=example.tokens.clone(),
+            rows=example.rows.clone(),
+            label=None if example.label is None else example.label.clone(),
+        )
+        self._replay = self._recorded(work) if device.type == "cuda" else partial(self._try, work)
+
+    def _recorded(self, work: Work) -> Callable[[], Float[Tensor, ""]]:
+        """The work as a graph, which writes its loss and gradients to the same memory each time."""
+        device = self.batch.tokens.device
+        stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self._try(work)
+            with _not_waiting(type(self.module).__name__):
+                self._try(work)
+        # Gradients that are not there when the capture begins are written, not added to.
+        self.module.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        # A thread that reads the next batch may pin memory meanwhile; it is no part of this.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            loss = work(self.batch, self.step)
+        gradients = [parameter.grad for parameter in self.module.parameters()]
+
+        def replay() -> Float[Tensor, ""]:
+            graph.replay()
+            for parameter, gradient in zip(self.module.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            return loss.clone()
+
+        return replay
+
+    def _try(self, work: Work) -> Float[Tensor, ""]:
+        self.module.zero_grad(set_to_none=True)
+        return work(self.batch, self.step)
+
+    @staticmethod
+    def fits(batch: Batch) -> bool:
+        """Whether a batch is alike to the others of its run: full rows."""
+        return batch.valid is None and batch.ends is None
+
+    def takes(self, batch: Batch) -> bool:
+        """Whether a batch has the shape of the one that was captured."""
+        return (
+            self.fits(batch)
+            and batch.tokens.shape == self.batch.tokens.shape
+            and (batch.size, batch.count) == (self.batch.size, self.batch.count)
+            and (batch.label is None) == (self.batch.label is None)
+        )
+
+    def run(self, batch: Batch, step: int) -> Float[Tensor, ""]:
+        """Gradients of a batch, in place of those that are there; its loss."""
+        self.batch.tokens.copy_(batch.tokens)
+        self.batch.rows.copy_(batch.rows)
+        if self.batch.label is not None and batch.label is not None:
+            self.batch.label.copy_(batch.label)
+        self.step.fill_(step)
+        return self._replay()
+
+
+@contextmanager
+def _not_waiting(name: str) -> Iterator[None]:
+    """Waiting for the GPU is refused inside, in words; a capture would only break."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        if "synchronizing" not in str(error):
+            raise
+        problem = f"the loss of {name} waits for the GPU, so that its steps cannot be recorded"
+        remedy = "use --run.capture false, or give the method a `waits` that says so"
+        raise InputError("run.capture", problem, remedy) from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

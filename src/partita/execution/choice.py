@@ -1,0 +1,114 @@
+"""`sample` with a choice of how plans are carried out: step by step, captured or compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from partita import samplers
+from partita.contracts.prompt import Prompt
+from partita.errors import require
+from partita.execution.sampling import has_program, reveal
+from partita.kernels import KERNELS
+from partita.methods.contracts import Model
+from partita.samplers.base import SAMPLERS, Callback, Executor, Session
+from partita.samplers.canvas import Canvas
+
+SPEEDS = ("auto", "plain", "captured", "compiled")
+"""How planned samplers run: step by step, as a captured program, or as one of compiled blocks."""
+
+WORTH_CAPTURING = 16  # steps, for fewer of which a capture takes longer than it saves
+
+
+@dataclass(frozen=True)
+class Programs(Executor):
+    """Plans as programs of fixed shape."""
+
+    speed: str
+
+    def check(self, name: str, model: Model, canvas: Canvas) -> None:
+        """Whoever asks for a captured program gets one; "auto" takes what there is."""
+        if self.speed == "auto" or name not in SAMPLERS:
+            return
+        remedy = "use auto or plain"
+        problem = f"is {self.speed!r}, but the sampler {name!r} has no plan that could be captured"
+        require(SAMPLERS[name].planned, "speed", problem, remedy)
+        problem = f"is {self.speed!r}, but there is no program for this {type(model).__name__}"
+        require(has_program(model), "speed", problem, remedy)
+        problem = f"is {self.speed!r}, but triton is not installed, which programs need on a GPU"
+        require(KERNELS or not canvas.tokens.is_cuda, "speed", problem, remedy)
+
+    def takes(self, session: Session[Any], steps: int) -> bool:
+        """Whether a model has a program, and with "auto" whether a capture pays."""
+        if not has_program(session.model):
+            return False
+        worth = session.noise.samples.is_cuda and KERNELS and steps >= WORTH_CAPTURING
+        return worth if self.speed == "auto" else True
+
+    def reveal(
+        self,
+        session: Session[Any],
+        canvas: Canvas,
+        plan: Int64[Tensor, "B L"],
+        visible: Float64[Tensor, "B L"],
+        steps: int,
+    ) -> Int64[Tensor, "B L"]:
+        compiled = self.speed == "compiled"
+        return reveal(session, canvas, plan, visible, steps, compiled=compiled)
+
+
+def executor_of(speed: str) -> Executor | None:
+    """Who carries out plans at a speed; None: nobody, they run step by step."""
+    require(speed in SPEEDS, "speed", f"unknown name {speed!r}", f"known: {', '.join(SPEEDS)}")
+    return None if speed == "plain" else Programs(speed)
+
+
+def sample(
+    model: Model,
+    count: int | None = None,
+    *,
+    prompt: Prompt | None = None,
+    length: int | None = None,
+    sampler: str | None = None,
+    seed: int = 0,
+    first: int = 0,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    label: int | Int64[Tensor, "B"] | None = None,
+    guidance: float | None = None,
+    guidance_schedule: str = "constant",
+    callback: Callback | None = None,
+    speed: str = "auto",
+    **options: Any,
+) -> Int64[Tensor, "B L"]:
+    """Sequences from a model, with a prompt or without one.
+
+    The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
+    With `guidance`, predictions are pulled towards the label: weight 0 leaves them as they are,
+    and `guidance_schedule` says how the weight rises: constant, linear or cosine.
+    `speed` is "plain", "captured" (as a program of fixed shape, for samplers that know their plan),
+    "compiled" (the same with compiled blocks: a minute at first, for long runs) or "auto".
+    `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
+    """
+    return samplers.sample(
+        model,
+        count,
+        prompt=prompt,
+        length=length,
+        sampler=sampler,
+        seed=seed,
+        first=first,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        label=label,
+        guidance=guidance,
+        guidance_schedule=guidance_schedule,
+        callback=callback,
+        executor=executor_of(speed),
+        **options,
+    )

@@ -1,0 +1,231 @@
+"""A sampler's step as a program of fixed shape: captured once, replayed for every step.
+
+All that changes from step to step lies in memory that the program reads: the tokens so far, the
+timetable, the uniforms, and the number of the step. Nothing is sent from the host and nothing is
+waited for. A graph of kernels has fixed sizes, so the number of tokens that a step reads is rounded
+up, to one of a few sizes that have a graph each; slots that hold nothing belong to no sequence.
+
+On a CPU the same step runs uncaptured, at its exact size.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from partita.categorical import Decoding, sample_categorical
+from partita.execution.timetable import Stretch, Timetable
+from partita.methods.mdlm import subs
+
+SIZES = 32  # graphs for the lengths from nothing to everything
+LEAST = 64  # slots of the smallest one
+WARM_UPS = 2
+
+Logits = Callable[[Stretch, Stretch, "Board"], Tensor]
+"""Of what is asked, given what is visible."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is fixed in a graph."""
+
+    read: int
+    asked: int
+
+
+@dataclass
+class Board:
+    """What a program reads and writes, at fixed addresses."""
+
+    tokens: Int64[Tensor, "B_times_L_plus_1"]
+    """Row after row, and one more place, for what slots without a position write."""
+    order: Int64[Tensor, "B L"]
+    known: Int64[Tensor, "times B"]
+    told: Float[Tensor, "times B"]
+    """What the network is told of the time at each step."""
+    uniforms: Float[Tensor, "B L"]
+    label: Int64[Tensor, "B"]
+    now: Int64[Tensor, "1"]
+    broken: Int64[Tensor, "1"]
+    """How many predictions were no numbers."""
+
+    @staticmethod
+    def blank(batch: int, length: int, times: int, device: torch.device) -> Board:
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return Board(
+            tokens=zeros(batch * length + 1),
+            order=zeros(batch, length),
+            known=zeros(times, batch),
+            told=zeros(times, batch, dtype=torch.float32),
+            uniforms=zeros(batch, length, dtype=torch.float64),
+            label=zeros(batch),
+            now=zeros(1),
+            broken=zeros(1),
+        )
+
+    @property
+    def canvas(self) -> Int64[Tensor, "B L"]:
+        return self.tokens[:-1].view(self.order.shape)
+
+    def set(
+        self, tokens: Tensor, table: Timetable, uniforms: Tensor, told: Tensor | None, label: Tensor
+    ) -> None:
+        """Begin anew."""
+        steps = len(table.steps)
+        self.canvas.copy_(tokens)
+        self.order.copy_(table.order)
+        self.known[: steps + 1].copy_(table.known)
+        self.uniforms.copy_(uniforms)
+        self.label.copy_(label)
+        if told is not None:
+            self.told[:steps].copy_(told)
+        self.now.zero_()
+        self.broken.zero_()
+
+
+class Memory:
+    """What the graphs of a network work in, one after the other.
+
+    Memory that a stream has left is free for the same stream alone: all are captured on one.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        graphs = device.type == "cuda"
+        self.stream: Any = torch.cuda.Stream(device) if graphs else None  # type: ignore[no-untyped-call]
+        self.pool: Any = torch.cuda.graph_pool_handle() if graphs else None
+
+
+@dataclass
+class Program:
+    """The steps of one method, at one batch size and length.
+
+    It does not know the method itself: it is kept for as long as there is one.
+    """
+
+    logits: Logits
+    forbidden: int
+    """The mask, which is no token."""
+    board: Board
+    decoding: Decoding
+    memory: Memory
+    compiled: bool = False
+    graphs: dict[Sizes, torch.cuda.CUDAGraph] = field(default_factory=dict)
+
+    def prepare(self, steps: Iterable[tuple[int, int]]) -> None:
+        """Capture what the steps will need, each of which reads and asks for so many places.
+
+        The largest comes first: the others fit into the memory that it left.
+        """
+        if not self.board.tokens.is_cuda:
+            return
+        wanted: dict[Sizes, int] = {}
+        for number, step in enumerate(steps):
+            wanted.setdefault(self._rounded(*step), number)
+        for sizes in sorted(wanted, key=lambda x: (x.read, x.asked), reverse=True):
+            if sizes not in self.graphs:
+                self.graphs[sizes] = self._captured(sizes, wanted[sizes])
+
+    def run(self, read: int, asked: int) -> None:
+        """One step that reads and asks for so many places, and has been prepared."""
+        if self.board.tokens.is_cuda:
+            self.graphs[self._rounded(read, asked)].replay()
+        else:
+            self._step(Sizes(read, asked))
+
+    def _rounded(self, read: int, asked: int) -> Sizes:
+        batch, length = self.board.order.shape
+        unit = max(LEAST, -(-batch * length // SIZES // LEAST) * LEAST)
+        few = max(16, 1 << max(0, asked.bit_length() - 3))
+        return Sizes(max(1, -(-read // unit)) * unit, max(1, -(-asked // few)) * few)
+
+    def _captured(self, sizes: Sizes, number: int) -> torch.cuda.CUDAGraph:
+        """Record a step of such sizes. A warm-up must not move the board: it is put back.
+
+        (`torch.cuda.graph` would collect garbage and empty caches each time, which takes longer
+        than the capture itself.)
+        """
+        moving = self.board.tokens, self.board.now, self.board.broken
+        kept = [x.clone() for x in moving]
+        current, stream = torch.cuda.current_stream(), self.memory.stream
+        stream.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                self.board.now.fill_(number)  # a step that needs no more than such sizes
+                self._step(sizes)
+            stream.synchronize()
+            graph.capture_begin(self.memory.pool)
+            self._step(sizes)
+            graph.capture_end()
+            for x, before in zip(moving, kept, strict=True):
+                x.copy_(before)
+        current.wait_stream(stream)
+        return graph
+
+    def _step(self, sizes: Sizes) -> None:
+        board = self.board
+        before = self._fused(_stretches)
+        visible, asked = before(board.order, board.known, board.now, sizes.read, sizes.asked)
+        with torch.autocast(board.tokens.device.type, enabled=False):  # the twin has its precision
+            logits = self.logits(visible, asked, board)
+            tokens, broken = self._draw(logits, board.uniforms[asked.rows, asked.positions])
+        after = self._fused(_record)
+        after(board.tokens, board.broken, board.now, asked, board.order.shape[1], tokens, broken)
+
+    def _fused(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Many small kernels as a few, if the program is compiled."""
+        return _fused(work) if self.compiled else work
+
+    def _draw(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        if not logits.is_cuda:
+            drawn = sample_categorical(subs(logits, self.forbidden), u, self.decoding)
+            return drawn, torch.zeros_like(u).bool()
+        from partita.kernels.draws import draw_tokens
+
+        how = self.decoding.temperature, self.decoding.top_k, self.decoding.top_p
+        return draw_tokens(logits, u, *how, forbidden=self.forbidden)
+
+
+# Around the network ------------------------------------------------------------------------------
+
+
+def _stretches(
+    order: Int64[Tensor, "B L"],
+    known: Int64[Tensor, "times B"],
+    now: Int64[Tensor, "1"],
+    read: int,
+    asked: int,
+) -> tuple[Stretch, Stretch]:
+    """What the step reads, and what it asks for."""
+    begin, end = known[now][0], known[now + 1][0]
+    nothing = torch.zeros_like(begin)
+    return Stretch.of(order, nothing, begin, read), Stretch.of(order, begin, end, asked)
+
+
+def _record(
+    tokens: Int64[Tensor, "B_times_L_plus_1"],
+    broken: Int64[Tensor, "1"],
+    now: Int64[Tensor, "1"],
+    asked: Stretch,
+    length: int,
+    drawn: Int64[Tensor, "N"],
+    bad: Bool[Tensor, "N"],
+) -> None:
+    """Write what was drawn, and go on to the next step."""
+    where = torch.where(asked.real, asked.rows * length + asked.positions, tokens.numel() - 1)
+    tokens.index_put_((where,), drawn)
+    broken.add_((bad & asked.real).sum())
+    now.add_(1)
+
+
+@functools.cache
+def _fused(work: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(work, dynamic=True)

@@ -1,0 +1,195 @@
+"""Planned samplers as captured programs: which models have one, and how it is kept.
+
+`reveal` gives what `reveal_as_planned` gives: the same tokens for the same noise, up to rounding.
+A program is made for a batch size, a length and a way of decoding, and kept with its model: the
+first run of a kind pays for the capture, later ones do not. Its network is a twin of the model's in
+the precision of the run, whose weights are brought up to date before each run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor, nn
+
+from partita.categorical import Decoding
+from partita.errors import require
+from partita.execution.answers import Answer, Pull
+from partita.execution.compilation import compile_parts
+from partita.execution.program import Board, Memory, Program
+from partita.execution.timetable import Timetable
+from partita.kernels.evenness import pad_in_place
+from partita.methods.base import has_plain_softmax
+from partita.methods.masked_method import MaskedMethod
+from partita.networks.partition import PartitionTransformer
+from partita.networks.transformer import Transformer
+from partita.randomness import Purpose
+from partita.samplers.base import Session
+from partita.samplers.canvas import Canvas
+from partita.samplers.guided_models import GuidedDenoiser
+
+KEPT = 8  # programs of a model
+SUMMARIES = ("mean", "logsumexp")  # queries that read all of a segment, slots without token too
+
+
+@dataclass
+class Programs:
+    """A twin of a model's network, and the programs that run it."""
+
+    network: Transformer | PartitionTransformer
+    head: Tensor
+    """Its head's weights, padded to an even number of rows."""
+    form: Any
+    memory: Memory
+    programs: dict[Any, Program] = field(default_factory=dict)
+
+
+_KEPT: WeakKeyDictionary[nn.Module, dict[Any, Programs]] = WeakKeyDictionary()
+
+
+def has_program(model: object) -> bool:
+    """Whether a model's steps can be captured."""
+    model, _ = _unwrapped(model)
+    if not isinstance(model, MaskedMethod) or not has_plain_softmax(model):
+        return False
+    if type(model).predict is not MaskedMethod.predict:
+        return False
+    network: object = model.network
+    if type(network) is PartitionTransformer:
+        return network.config.decoder.queries not in SUMMARIES and not network.config.ordered
+    return type(network) is Transformer and not network.config.ordered
+
+
+def reveal(
+    session: Session[Any],
+    canvas: Canvas,
+    plan: Int64[Tensor, "B L"],
+    visible: Float64[Tensor, "B L"],
+    steps: int,
+    *,
+    compiled: bool = False,
+) -> Int64[Tensor, "B L"]:
+    """Reveal every position at the step that the plan names."""
+    model, pull = _unwrapped(session.model)
+    seen = canvas.revealed & (canvas.tokens != model.mask_id)
+    table = Timetable.of(plan, seen, visible, steps)
+    label = _labels(model, session.label, plan)
+    with (
+        torch.no_grad(),
+        _program(model, pull, canvas, len(table.steps), session.decoding, compiled) as program,
+    ):
+        where = torch.arange(plan.shape[1], device=plan.device)[None]
+        program.board.set(
+            torch.where(seen, canvas.tokens, model.mask_id),
+            table,
+            session.noise.uniform(Purpose.TOKEN, 0, where),
+            _told(model, table),
+            label,
+        )
+        # A network of masks reads the whole canvas at every step: one size will do.
+        reads = table.read if model.partitions else [0] * len(table.read)
+        sizes = dict(zip(table.steps, zip(reads, table.asked, strict=True), strict=True))
+        program.prepare(sizes.values())
+        before = canvas.copy() if session.callback is not None else None
+        for step in range(steps):
+            if step in sizes:
+                program.run(*sizes[step])
+            if before is not None:
+                rows, positions = (plan == step).nonzero(as_tuple=True)
+                before.write(rows, positions, program.board.canvas[rows, positions])
+                session.report(step, steps, before, rows, positions)
+        canvas.tokens.copy_(torch.where(plan >= 0, program.board.canvas, canvas.tokens))
+        broken = int(program.board.broken)
+    require(
+        not broken,
+        "logits",
+        "a prediction holds a NaN, an infinity or no possible token",
+        "the network's weights or inputs are broken",
+    )
+    canvas.revealed |= plan >= 0
+    return canvas.tokens
+
+
+def _unwrapped(model: Any) -> tuple[Any, Pull | None]:  # noqa: ANN401 - whatever it is
+    """A model, and how guidance pulls it if it is under guidance."""
+    if not isinstance(model, GuidedDenoiser):
+        return model, None
+    return model.model, Pull(model.weight, model.share_of_weight)
+
+
+def _told(model: MaskedMethod, table: Timetable) -> Tensor | None:
+    """What the network is told of the time, for each step and row."""
+    if not model.timed:
+        return None
+    scalar = model.scalar(model.schedule.inverse(table.shares.flatten()))
+    return None if scalar is None else scalar.view(table.shares.shape)
+
+
+def _labels(model: MaskedMethod, label: Tensor | None, plan: Tensor) -> Tensor:
+    """The labels, or the number that stands for none."""
+    classes = model.network.config.classes
+    require(label is None or classes > 0, "label", "this network has no class labels")
+    return torch.full_like(plan[:, 0], classes) if label is None else label
+
+
+# Programs and twins ------------------------------------------------------------------------------
+
+
+@contextmanager
+def _program(
+    model: MaskedMethod,
+    pull: Pull | None,
+    canvas: Canvas,
+    steps: int,
+    decoding: Decoding,
+    compiled: bool,
+) -> Iterator[Program]:
+    """A program that nobody else has meanwhile: a callback may sample from the same model."""
+    held = _programs(model, canvas.tokens.device, compiled)
+    batch, length = canvas.tokens.shape
+    times = 1 << steps.bit_length()
+    key = (batch, length, times, decoding, pull)
+    program = held.programs.pop(key, None)
+    if program is None:
+        with torch.inference_mode(False):
+            board = Board.blank(batch, length, times, canvas.tokens.device)
+        answer = Answer(model.timed, held.network, held.head, pull)
+        program = Program(answer, model.mask_id, board, decoding, held.memory, compiled)
+    try:
+        yield program
+    finally:
+        held.programs[key] = program  # the last to be dropped
+        while len(held.programs) > KEPT:
+            held.programs.pop(next(iter(held.programs)))
+
+
+def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Programs:
+    """The twin for this precision, with the newest weights where its graphs expect them."""
+    half = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if half else None
+    network: Any = model.network
+    weights = [*network.parameters()]
+    form = network.config, [(x.shape, x.dtype, x.device) for x in weights]
+    twins = _KEPT.setdefault(model, {})
+    held = twins.get((dtype, compiled))
+    if held is None or held.form != form:
+        with torch.inference_mode(False):  # what is made inside could not be written to outside
+            twin = _twin(network, dtype, compiled)
+            held = Programs(twin, pad_in_place(twin.head), form, Memory(device))
+        twins[dtype, compiled] = held
+    torch._foreach_copy_([*held.network.parameters()], weights)
+    return held
+
+
+def _twin(network: Any, dtype: torch.dtype | None, compiled: bool) -> Any:  # noqa: ANN401 - as given
+    twin = copy.deepcopy(network).to(dtype=dtype).eval().requires_grad_(False)
+    if compiled:
+        compile_parts(twin, dynamic=True)
+    return twin

@@ -1,0 +1,164 @@
+"""Files of the Hugging Face hub; from their cache here, if the hub cannot be reached.
+
+The hub's own functions try again for half a minute before they say that there is no network. Here
+one small question comes first, and only a hub that answers it is asked for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from partita.files.names import Hosted
+
+_PATIENCE = 10.0  # seconds for the first answer
+_BUSY = (408, 429, 500, 502, 503, 504)  # what the hub's own functions would wait for
+
+
+class NotFetchedError(Exception):
+    """What does not come from the hub: why, and the command that would bring it elsewhere."""
+
+    def __init__(
+        self, why: str, command: str = "", *, absent: bool = False, trouble: str | None = None
+    ) -> None:
+        self.why, self._command = why, command
+        self.absent = absent
+        """Whether the repository is there, and the file is not in it."""
+        self.trouble = trouble
+        """What keeps the hub from answering, if that is what is wrong."""
+        super().__init__(why)
+
+    def remedy(self, then: str, otherwise: str) -> str:
+        """How to bring it, if the network is what is missing; `then` says where it is named."""
+        if not self._command:
+            return otherwise
+        return f"where there is a network run {self._command}, bring that folder here and {then}"
+
+
+def fetch(asked: Hosted, file: str, *beside: str, trouble: str | None = None) -> Path:
+    """One file of a repository.
+
+    Where the hub cannot be reached, an error says how to bring it with those that are needed
+    `beside` it; it is not tried if the `trouble` is known already.
+    """
+    from huggingface_hub import hf_hub_download
+
+    trouble = trouble or out_of_reach(asked, file)
+    try:
+        return Path(
+            hf_hub_download(
+                asked.repository,
+                file,
+                revision=asked.revision,
+                local_files_only=trouble is not None,
+            )
+        )
+    except Exception as error:  # of many kinds: names, connections, permissions
+        if trouble is not None:
+            raise no_network(trouble, asked, file, *beside) from error
+        raise _not_fetched(error, asked, file) from error
+
+
+def fetch_folder(asked: Hosted, files: list[str], **hub: Any) -> Path:
+    """Some files of a repository, the first of which it must have; `hub` are the hub's options."""
+    from huggingface_hub import snapshot_download
+
+    here = hub.pop("local_files_only", False)
+    trouble = "local_files_only is set" if here else None
+    try:
+        if trouble is None:
+            trouble = out_of_reach(asked, files[0], token=hub.get("token"), required=True)
+        return Path(
+            snapshot_download(
+                asked.repository,
+                revision=asked.revision,
+                allow_patterns=files,
+                local_files_only=trouble is not None,
+                **hub,
+            )
+        )
+    except Exception as error:
+        if trouble is not None:
+            raise no_network(trouble, asked) from error
+        raise _not_fetched(error, asked, files[0]) from error
+
+
+def out_of_reach(
+    asked: Hosted,
+    file: str,
+    kind: str = "model",
+    token: str | bool | None = None,
+    *,
+    required: bool = False,
+) -> str | None:
+    """What keeps the hub from answering; None if it answers. It is asked once, for a file.
+
+    That the file is not in the repository is an answer, and an error only where it is `required`.
+    """
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        url = hf_hub_url(asked.repository, file, repo_type=kind, revision=asked.revision)
+        get_hf_file_metadata(url, token=token, timeout=_PATIENCE)
+    except errors.HFValidationError:
+        return None  # no name at all: whoever fetches says so
+    except errors.HfHubHTTPError as error:
+        if required and isinstance(error, errors.EntryNotFoundError):
+            raise
+        status = error.response.status_code
+        return f"it answers {status}" if status in _BUSY else None
+    except Exception as error:  # of many kinds, and of other libraries from version to version
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+@contextmanager
+def offline(*libraries: ModuleType) -> Iterator[None]:
+    """Inside, the hub's functions look into their caches alone.
+
+    The libraries read an environment variable for it when they are imported; this is what they
+    keep of it.
+    """
+    from huggingface_hub import constants
+
+    before = {each: each.HF_HUB_OFFLINE for each in (constants, *libraries)}
+    try:
+        for each in before:
+            each.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+        yield
+    finally:
+        for each, value in before.items():
+            each.HF_HUB_OFFLINE = value  # type: ignore[attr-defined]
+
+
+def no_network(trouble: str, asked: Hosted, *files: str, kind: str = "model") -> NotFetchedError:
+    """What is missing without a network, and the command that brings it where there is one."""
+    options = [
+        *files,
+        *(["--repo-type", kind] if kind != "model" else []),
+        *(["--revision", asked.revision] if asked.revision else []),
+        *("--local-dir", asked.folder),
+    ]
+    why = f"the hub cannot be reached ({trouble}), and the cache here does not have it"
+    command = " ".join(["hf download", asked.repository, *options])
+    return NotFetchedError(why, command, trouble=trouble)
+
+
+def _not_fetched(error: Exception, asked: Hosted, file: str) -> NotFetchedError:
+    """What keeps a file on a hub that answers, in a line."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError):  # before its base class
+        return NotFetchedError("the hub cannot be reached, and the cache here does not have it")
+    if isinstance(error, errors.EntryNotFoundError):
+        return NotFetchedError(f"the repository has no {file}", absent=True)
+    if isinstance(error, errors.RevisionNotFoundError):
+        return NotFetchedError(f"the repository has no revision {asked.revision}")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return NotFetchedError("there is no such repository, or it is closed to you")
+    return NotFetchedError(" ".join(str(error).split()))

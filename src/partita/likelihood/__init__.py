@@ -1,0 +1,1 @@
+"""Likelihood of a model that is handed in: bounds, and exact values."""

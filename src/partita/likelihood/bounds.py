@@ -1,0 +1,193 @@
+"""Likelihood: bounds with their Monte-Carlo error (exact values: `enumeration.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+from torch.nn import functional as F
+
+from partita.contracts.estimate import Estimate
+from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.loss import Loss
+from partita.errors import require, require_int
+from partita.methods.ar import AR
+from partita.methods.base import check_tokens
+from partita.methods.contracts import TextMethod
+from partita.methods.masked_method import MaskedMethod
+from partita.methods.pgm import PartitionMethod
+from partita.processes.corruption import Law, make_law
+from partita.processes.masked import prior_nats, reconstruction_nats
+from partita.randomness import Noise
+from partita.samplers.front import as_labels, evaluating
+from partita.schedules import Schedule
+
+
+def nelbo(
+    method: TextMethod,
+    tokens: Int64[Tensor, "N L"],
+    *,
+    law: str | Law | None = None,
+    replicates: int = 8,
+    batch_size: int = 64,
+    seed: int = 0,
+    valid: Bool[Tensor, "N L"] | None = None,
+    label: int | Int64[Tensor, "N"] | None = None,
+    groups: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Estimate:
+    """The negative evidence lower bound of some sequences; for AR the exact value, without error.
+
+    Each replicate visits every sequence once with one low-discrepancy set of times, scattered over
+    the sequences; replicates are independent, so their spread gives the standard error. The law is
+    "continuous", "discrete" or "subset" (or such an object): the method's own, if that is a bound,
+    unless another is given.
+    A partition method (pgm, mdlm-complementary) predicts both groups of each partition, which
+    lowers the error; `groups=1` predicts one, as MDLM does. Both estimate the same bound.
+    Tokens that are not `valid` are padding: they do not count, and no other token reads them.
+    `progress` is told how much of the work is done, from 0 to 1.
+    """
+    kind, fits = type(method).__name__, isinstance(method, TextMethod)
+    remedy = "a loaded model has a `method`; DDPM has a `bound` of its own"
+    require(fits, "method", f"{kind} is no method of tokens", remedy)
+    check_tokens(tokens, method, valid)
+    valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+    choices, count = _choices(method, law, groups), int(valid.sum())
+    totals = replicate_nats(
+        method, tokens, valid, replicates, batch_size, seed, label, progress, **choices
+    )
+    per_token = totals / count + bound_ends(method, choices.get("law"))
+    return Estimate(float(per_token.mean()), standard_error(per_token), count)
+
+
+def replicate_nats(
+    method: TextMethod,
+    tokens: Int64[Tensor, "N L"],
+    valid: Bool[Tensor, "N L"],
+    replicates: int,
+    batch_size: int = 64,
+    seed: int = 0,
+    label: int | Int64[Tensor, "N"] | None = None,
+    progress: Callable[[float], None] | None = None,
+    **choices: Any,
+) -> Float64[Tensor, "replicates"]:
+    """The nats of all sequences together, once for each replicate (but one for AR, which is exact).
+
+    `choices` go to the method's loss. Sequences may be empty, if the method gives those a chance.
+    """
+    require_int(batch_size, "batch_size")
+    labels = as_labels(label, tokens.shape[0], tokens.device)
+    numbers = scattered(len(tokens)).to(tokens.device)
+    if not isinstance(method, AR):
+        require_int(replicates, "replicates", 2)
+    passes = 1 if isinstance(method, AR) else replicates
+    totals = torch.zeros(passes, dtype=torch.float64)
+    with evaluating(method), torch.no_grad():
+        for step in range(passes):
+            for rows, t, v, c in _batches(tokens, valid, labels, batch_size):
+                loss = method.loss(
+                    t,
+                    Noise(seed, numbers[rows]),
+                    step,
+                    batch=len(tokens),
+                    valid=v,
+                    label=c,
+                    layout=apart(v) if getattr(method, "reads_padding", True) else DENSE,
+                    **choices,
+                )
+                totals[step] += _nats(loss)
+                if progress is not None:
+                    progress((step + (int(rows[-1]) + 1) / len(tokens)) / passes)
+    require_finite(totals)
+    return totals
+
+
+def require_finite(nats: Float64[Tensor, "..."]) -> None:
+    """Refuse what a broken model says of texts: one number that is none spoils every mean."""
+    total = float(nats.sum())
+    problem = f"it needs {total} nats for what it is asked, since its outputs overflow"
+    remedy = "take an earlier checkpoint, or train with a lower training.learning_rate"
+    require(math.isfinite(total), "model", problem, remedy)
+
+
+def scattered(count: int) -> Int64[Tensor, "{count}"]:
+    """0 to n - 1 in an order in which neighbours lie far apart: multiples of about n / 1.618.
+
+    The times of a replicate rise with the number of a sequence. A text is harder in some parts
+    than in others, and where its sequences were numbered as they follow each other, one replicate
+    would hide many tokens of a hard part and the next one few.
+    """
+    stride = round(count * (math.sqrt(5) - 1) / 2)
+    while math.gcd(stride, count) > 1:
+        stride += 1
+    return torch.arange(count) * stride % max(count, 1)
+
+
+def standard_error(replicates: Float64[Tensor, "replicates"]) -> float:
+    """Of the mean of independent replicates; 0 for an exact value."""
+    count = len(replicates)
+    return float(replicates.std()) / math.sqrt(count) if count > 1 else 0.0
+
+
+def _choices(method: TextMethod, law: str | Law | None, groups: int | None) -> dict[str, Any]:
+    """What a method's loss is told beside the batch."""
+    kind, chosen = type(method).__name__, dict[str, Any]()
+    if isinstance(method, MaskedMethod):
+        chosen["law"] = _bound_law(method, law)
+    else:
+        require(law is None, "law", f"there is no choice of it for {kind}", "leave it out")
+    if groups is not None:
+        makes = isinstance(method, PartitionMethod)
+        require(makes, "groups", f"{kind} makes no partitions", "leave it out")
+        chosen["groups"] = groups
+    return chosen
+
+
+def _batches(
+    tokens: Tensor, valid: Tensor, labels: Tensor | None, size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """Row numbers, tokens, validity and labels of consecutive batches."""
+    for start in range(0, tokens.shape[0], size):
+        rows = torch.arange(start, min(start + size, tokens.shape[0]), device=tokens.device)
+        yield rows, tokens[rows], valid[rows], None if labels is None else labels[rows]
+
+
+def apart(valid: Tensor) -> Layout:
+    """Real tokens read real tokens alone; each run of padding is a document of its own."""
+    if bool(valid.all()):
+        return DENSE
+    return Segments.of_documents(valid != F.pad(valid[:, 1:], (0, 1)))
+
+
+def _nats(loss: Loss) -> float:
+    return float(loss.per_sequence.double().sum())
+
+
+def _bound_law(method: MaskedMethod, law: str | Law | None) -> Law:
+    chosen = method.bound_law if law is None else make_law(law, method.schedule)
+    require(
+        chosen.bound,
+        "law",
+        f"the weights of {type(chosen).__name__} are not those of a bound",
+        "leave it out, or use 'subset', 'continuous' or 'discrete'",
+    )
+    method.check_law(chosen)
+    return chosen
+
+
+def bound_ends(method: object, law: Law | None = None) -> float:
+    """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
+    if not isinstance(method, MaskedMethod):
+        return 0.0
+    law = law or method.bound_law
+    schedule = getattr(law, "schedule", None)
+    if not law.timed or not isinstance(schedule, Schedule):  # without a time there are no ends
+        return 0.0
+    vocabulary = method.network.config.outputs
+    if method.mask_id < vocabulary:
+        vocabulary -= 1
+    return prior_nats(schedule, 1, vocabulary) + reconstruction_nats(schedule, 1, vocabulary)

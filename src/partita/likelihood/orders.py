@@ -1,0 +1,104 @@
+"""Likelihood in one order, exactly: what texts cost that are written one token at a time.
+
+A masked model that reveals its tokens one after the other is an autoregressive model, whatever the
+order o is:
+
+    log p(x) = sum_i log p(x_o(i) | x_o(1), ..., x_o(i-1))
+
+That is the law of the sampler `ordered`. Every term is asked for, so there is nothing to estimate.
+The mean over all orders is the bound that `nelbo` estimates for a model that is not told the time
+(MD4, "masked diffusion as any-order autoregression"); single orders may cost less, or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from partita.contracts.estimate import Estimate
+from partita.errors import require, require_int
+from partita.likelihood.bounds import require_finite
+from partita.methods.base import check_tokens
+from partita.methods.contracts import Denoiser
+from partita.randomness import Noise
+from partita.samplers.canvas import Canvas
+from partita.samplers.front import as_labels, evaluating
+from partita.samplers.planned import Order, order_ranks
+
+
+def order_likelihood(
+    model: object,
+    tokens: Int64[Tensor, "N L"],
+    order: Order = "left-to-right",
+    *,
+    valid: Bool[Tensor, "N L"] | None = None,
+    label: int | Int64[Tensor, "N"] | None = None,
+    batch_size: int = 64,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Estimate:
+    """Nats per token of sequences that are written in an order; the network runs for every token.
+
+    `order` is as for the sampler `ordered`: "left-to-right", "random" (each sequence its own, by
+    the seed), or all positions in the order in which they are revealed, for sequences of one
+    length. `valid` tokens must come before padding, and `progress` is told how much of the work is
+    done, from 0 to 1.
+    """
+    require_ordered(model)
+    assert isinstance(model, Denoiser)
+    check_tokens(tokens, model, valid)
+    require_int(batch_size, "batch_size")
+    valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+    lengths, labels = valid.sum(-1), as_labels(label, tokens.shape[0], tokens.device)
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    first = bool((valid == (places < lengths[:, None])).all())
+    require(first, "valid", "has padding before tokens", "put the tokens of a row first")
+    count, done, total = int(lengths.sum()), 0, torch.zeros((), dtype=torch.float64)
+    require(count > 0, "valid", "marks no token as real")
+    with evaluating(model), torch.no_grad():
+        for length in torch.unique(lengths[lengths > 0]).tolist():  # so that none reads padding
+            for rows in (lengths == length).nonzero()[:, 0].split(batch_size):
+                given = None if labels is None else labels[rows]
+                nats = _nats(model, tokens[rows, :length], order, Noise(seed, rows), given)
+                total += nats.sum().cpu()
+                done += len(rows) * length
+                if progress is not None:
+                    progress(done / count)
+    require_finite(total)
+    return Estimate(float(total) / count, 0.0, count)
+
+
+def require_ordered(model: object) -> None:
+    """Refuse a model that reveals no tokens, or reads in one order anyway."""
+    require(
+        getattr(model, "family", None) == "masked",
+        "order",
+        f"{type(model).__name__} does not reveal tokens in an order",
+        "it is for mdlm, mdlm-complementary, md4, maskgit and pgm; a loaded model has a `method`",
+    )
+
+
+def _nats(
+    model: Denoiser,
+    tokens: Int64[Tensor, "B L"],
+    order: Order,
+    noise: Noise,
+    label: Int64[Tensor, "B"] | None,
+) -> Float64[Tensor, "B"]:
+    """Nats of each sequence of a batch."""
+    batch, length = tokens.shape
+    canvas = Canvas.blank(batch, length, model.mask_id, tokens.device)
+    ranks, rows = order_ranks(noise, canvas, order), torch.arange(batch, device=tokens.device)
+    nats = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
+    for step in range(length):
+        positions = (ranks == step).long().argmax(-1)
+        visible = torch.full((batch,), step / length, dtype=torch.float64, device=tokens.device)
+        time = model.schedule.inverse(visible) if model.timed else None
+        log_probs = model.predict(canvas.tokens, canvas.revealed, rows, positions, time, label)
+        target = tokens[rows, positions]
+        nats -= log_probs.double().gather(-1, target[:, None])[:, 0]
+        canvas.write(rows, positions, target)
+    return nats

@@ -1,0 +1,1 @@
+"""Trained models: loading and saving, run folders, names, published checkpoints."""

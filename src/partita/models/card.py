@@ -1,0 +1,133 @@
+"""The model card: what a stranger who finds the model's folder reads first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from huggingface_hub import metadata_load
+
+from partita.config.recipe import Recipe
+from partita.files.format import CARD
+from partita.methods import METHODS
+from partita.networks.options import decoder_sizes
+from partita.provenance import without_root
+
+_TAGS = {
+    "masked": "masked-diffusion",
+    "causal": "autoregressive",
+    "chain": "discrete-diffusion",
+    "score": "discrete-diffusion",
+    "gaussian": "gaussian-diffusion",
+    "flexible": "masked-diffusion",
+}
+_INFILL = '\nprint(model.infill("The capital of ____ is Paris."))'
+_FLEXIBLE = '\nprint(model.infill("The capital of ____ is Paris.", flexible=True))'
+_SHOWN = {"causal": "", "flexible": _FLEXIBLE}
+_TERMS = ("language", "license", "license_name", "license_link")
+_LARGEST = 1 << 24  # bytes of a card that anybody would read
+
+Terms = dict[str, str | list[str]]
+
+
+def terms_of(folder: Path) -> Terms:
+    """The language and the licence that the card of a model's folder states, as the hub has them.
+
+    People write in cards, which therefore have no checksum: one that cannot be read states nothing.
+    """
+    path = folder / CARD
+    try:
+        readable = path.is_file() and path.stat().st_size <= _LARGEST
+        stated = metadata_load(path) if readable else None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        stated = None
+    return {key: stated[key] for key in _TERMS if stated and _words(stated.get(key))}
+
+
+def _words(value: object) -> bool:
+    """Whether a value is a text, or a list of texts."""
+    texts = value if isinstance(value, list) else [value]
+    return bool(texts) and all(isinstance(text, str) for text in texts)
+
+
+def model_card(
+    recipe: Recipe,
+    tokens: int,
+    parameters: int,
+    provenance: dict[str, Any],
+    *,
+    family: str,
+    terms: Terms,
+) -> str:
+    """README.md of an exported model; `terms` are its language and its licence, where known."""
+    network = recipe.network
+    facts = {
+        "method": recipe.method.name,
+        "parameters": f"{parameters:,}",
+        "network": network_in_words(recipe),
+        "longest sequence": f"{network.length} tokens",
+        "tokenizer": f"{recipe.tokenizer.name}, {tokens:,} tokens",
+        "trained on": provenance.get("data", "unknown"),
+        "steps": provenance.get("step", "unknown"),
+        "validation": provenance.get("validation", "not measured"),
+    }
+    if isinstance(origin := provenance.get("started_from"), dict):
+        facts["started from"] = _origin(origin)
+    if recipe.method.options:
+        facts["choices"] = ", ".join(
+            f"{key} {value}" for key, value in recipe.method.options.items()
+        )
+    about = getattr(METHODS[recipe.method.name], "about", None)
+    facts |= {"paper": about.paper} if about else {}
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())
+    stated = yaml.safe_dump(terms, sort_keys=False, allow_unicode=True) if terms else ""
+    return f"""---
+library_name: partita
+{stated}tags:
+- {_TAGS.get(family, family)}
+- {recipe.method.name}
+---
+
+# {recipe.method.name.upper()}: {provenance.get("data", "a model")}
+
+| | |
+| --- | --- |
+{rows}
+
+```python
+import partita
+
+model = partita.load("THIS FOLDER OR HUB ID")
+print(model.sample(2)){_SHOWN.get(family, _INFILL)}
+```
+
+The folder holds safetensors and JSON alone; loading it runs no code. The full recipe is in
+`config.json`.
+"""
+
+
+def _origin(origin: dict[str, Any]) -> str:
+    """The model that training went on from, with its licence: what that means for this one, the
+    card does not decide."""
+    name, terms = without_root(str(origin.get("path", "another model"))), origin.get("terms")
+    licence = terms.get("license") if isinstance(terms, dict) else None
+    return f"{name}, whose licence is {licence}" if licence else name
+
+
+def network_in_words(recipe: Recipe) -> str:
+    """Blocks (and what they read), width and heads."""
+    network, blocks = recipe.network, f"{recipe.network.depth} blocks"
+    if network.kind == "unet":
+        blocks = f"{network.depth} + 2 + {network.depth + 1} blocks of convolutions"
+    if network.kind == "patches":
+        blocks = f"{blocks} on patches of {network.patch} x {network.patch} pixels,"
+    if getattr(METHODS[recipe.method.name], "partitions", False):
+        decoder = decoder_sizes(network)[0]
+        blocks = f"{network.depth - decoder} + {decoder} blocks (encoder and decoder)"
+    return f"{blocks} of width {network.width}, {network.heads} heads"
+
+
+def _cell(value: object) -> str:
+    """A value that stays in its cell of a table, whatever it is."""
+    return " ".join(str(value).split()).replace("|", "\\|")

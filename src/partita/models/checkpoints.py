@@ -1,0 +1,116 @@
+"""The checkpoints of a run folder: which there are, which is the latest, which is the best.
+
+Each is a folder RUN/checkpoints/step-00001000 in the format of `format.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from partita.errors import InputError
+from partita.files.format import MANIFEST, STATE, read_json, verify_file
+from partita.files.reading import reading
+
+FOLDER = "checkpoints"
+_MOST_BITS = 1e6  # per token; JSON has larger numbers than a float can be
+_NAME = re.compile(r"step-([0-9]+)")
+_ROUND = re.compile(r"round-[0-9]+")
+
+
+def folder_of(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return run / FOLDER / f"step-{step:08}"
+
+
+def listed(run: Path) -> list[Path]:
+    """All complete checkpoints, oldest first."""
+    found = [(int(match[1]), name) for name in _folders(run) if (match := _NAME.fullmatch(name))]
+    return [run / FOLDER / name for _, name in sorted(found)]
+
+
+def _folders(run: Path) -> list[str]:
+    """The names of the folders among which checkpoints lie, as they are at one moment.
+
+    To ask the names of a list one by one what they are would be to ask later: training may have
+    made a checkpoint and let go of the listed ones by then, and there would seem to be none.
+    """
+    names, gone = list[str](), True
+    while gone and not names:
+        gone = False
+        with (
+            reading(run, "model"),
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(run / FOLDER) as entries,
+        ):
+            for entry in entries:
+                if entry.is_dir():
+                    names.append(entry.name)
+                else:  # some file systems are asked later after all
+                    gone = gone or not os.path.lexists(entry.path)
+    return names
+
+
+def latest(run: Path) -> Path | None:
+    """The newest checkpoint: where a resumed run goes on."""
+    return next(reversed(listed(run)), None)
+
+
+def best(run: Path, *, pass_over_damage: bool = False) -> Path | None:
+    """The checkpoint with the lowest validation loss; the newest if none was validated.
+
+    A checkpoint whose figures are damaged could be the best: it is refused, or passed over by a
+    run that only wants to go on.
+    """
+    every = listed(run)
+    bits = validation_bits if pass_over_damage else _checked_bits
+    scored = [(bits(path), path) for path in every]
+    known = [(bits, path) for bits, path in scored if math.isfinite(bits)]
+    return min(known)[1] if known else next(reversed(every), None)
+
+
+def round_folder(folder: Path, number: int) -> Path:
+    """The run of a round of distillation."""
+    return folder / f"round-{number}"
+
+
+def last_round(folder: Path) -> Path:
+    """The run of the last round that has a checkpoint; other folders are runs themselves."""
+    if listed(folder):
+        return folder
+    with reading(folder, "model"):
+        found = [path for path in folder.glob("round-*") if _ROUND.fullmatch(path.name)]
+    rounds = sorted(found, key=lambda path: int(path.name.removeprefix("round-")))
+    return next((path for path in reversed(rounds) if listed(path)), folder)
+
+
+def validation_bits(checkpoint: Path) -> float:
+    """Bits per token of the validation text at a checkpoint; infinite if it was not measured."""
+    if not (checkpoint / STATE).is_file():
+        return math.inf
+    try:
+        metrics = read_json(checkpoint / STATE).get("metrics")
+    except InputError:  # a damaged checkpoint is nobody's best, and no reason to stop a run
+        return math.inf
+    bits = metrics.get("valid_bits") if isinstance(metrics, dict) else None
+    known = isinstance(bits, int | float) and abs(bits) < _MOST_BITS
+    return float(bits) if known else math.inf  # type: ignore[arg-type]
+
+
+def _checked_bits(checkpoint: Path) -> float:
+    """The same of a checkpoint whose figures are as they were written; others are refused."""
+    try:
+        verify_file(checkpoint, STATE)
+        return validation_bits(checkpoint)
+    except InputError:
+        if checkpoint.is_dir():
+            raise
+        return math.inf  # training has let go of it meanwhile
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder is itself a model or checkpoint."""
+    return (folder / MANIFEST).is_file()

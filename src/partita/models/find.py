@@ -1,0 +1,102 @@
+"""Which folder a name means: a model, the best checkpoint of a run, or a repository of the hub.
+
+Of a distillation, which is a run for each of its rounds, the last student is meant. The name
+`default` means the model that the installation comes with, unless something here is called so.
+What is a name on the hub, and what is not, is told in `partita.files.names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from partita.errors import InputError, require
+from partita.files import format
+from partita.files.downloads import NotFetchedError, fetch_folder
+from partita.files.names import ASK_THE_HUB, PREFIX, Hosted, hosted, missing, near
+from partita.files.reading import reading
+from partita.models import checkpoints
+from partita.models.default import NAME, default_model, ships_a_model
+
+_HINT = "partita train makes one"
+_PUBLISHED = "partita import makes a model of weights that others published"
+_TRIES = 5
+T = TypeVar("T")
+
+
+def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) -> Path:
+    """The folder that a path or a hub id means; `hub` are options of a download."""
+    path, name = Path(path_or_hub_id), str(path_or_hub_id)
+    with reading(path, "model", _known()):
+        if path.is_dir() and not checkpoints.is_model(path):
+            found = checkpoints.best(checkpoints.last_round(path))
+            if found is None:
+                absent = f"a model ({format.MANIFEST} is missing)"
+                raise InputError("model", f"{path} holds neither {absent} nor a checkpoint", _HINT)
+            return found
+        here = path.exists() or path.suffix.lower() in format.PICKLES
+    if name == NAME and not here:
+        return default_model()
+    if here:
+        return path
+    asked = hosted(name, "model")
+    if asked is None:
+        raise missing(name, "model", _known(), Path.is_dir)
+    return _download(name, asked, revision, hub)
+
+
+def read_found(
+    read: Callable[[Path], T], path_or_hub_id: str | Path, revision: str | None = None, **hub: Any
+) -> T:
+    """What `read` makes of the folder that a name means (see `find`).
+
+    A run in training lets go of checkpoints, and models are replaced. If that happens to a folder
+    while it is read, the name is looked up again: it means another folder by now.
+    """
+    for _ in range(_TRIES):
+        folder = find(path_or_hub_id, revision, **hub)
+        before = _identity(folder)
+        try:
+            result = read(folder)
+        except (InputError, OSError):
+            there = before is not None and _identity(folder) == before
+            if there or find(path_or_hub_id, revision, **hub) == folder:
+                raise
+            continue
+        if _identity(folder) in (before, None):  # what is gone by now was whole while it was read
+            return result
+    problem = f"{path_or_hub_id} was replaced {_TRIES} times while it was read"
+    raise InputError("model", problem, "try again when it is not being written")
+
+
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    """What tells a model apart from another one under the same name; None if there is none."""
+    try:
+        facts = (folder / format.MANIFEST).stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_mtime_ns
+
+
+def _download(name: str, asked: Hosted, revision: str | None, hub: dict[str, Any]) -> Path:
+    """A repository of the hub, as a folder of its cache."""
+    twice = None not in (revision, asked.revision)
+    require(not twice, "revision", f"{name} names one already", "leave one of them out")
+    asked = replace(asked, revision=revision or asked.revision)
+    try:
+        return fetch_folder(asked, [format.MANIFEST, format.CARD, *format.KNOWN], **hub)
+    except NotFetchedError as error:
+        only = name.startswith(PREFIX)
+        here = "" if only else f"is no folder here{near(name, Path.is_dir)}, and "
+        problem = f"{name}{':' if only else ''} {here}the hub does not give it: {error.why}"
+        known = f"check the name, or {_known()}"
+        remedy = _PUBLISHED if error.absent else error.remedy("name it", known)
+        raise InputError("model", problem, remedy) from error
+
+
+def _known() -> str:
+    """What a model may be called."""
+    own = f", or {NAME} for the model that this installation comes with" if ships_a_model() else ""
+    return f"name a run folder, a model folder or {ASK_THE_HUB} on the hub{own}"

@@ -1,0 +1,155 @@
+"""From files to a method, a tokenizer and a recipe, none of which is trusted."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mode
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from partita.config.migration import saved_recipe, stamped
+from partita.config.recipe import Recipe
+from partita.data.image_tokenizers import ImageTokenizer
+from partita.data.kinds import AnyTokenizer, any_tokenizer
+from partita.errors import InputError, require
+from partita.files import format
+from partita.methods import METHODS
+from partita.version import __version__
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_FEW_BLOCKS = 64
+_LONGEST = 1 << 24  # tokens; the one size that the weights do not bear out
+
+
+def config(recipe: Recipe, tokenizer: AnyTokenizer, provenance: dict[str, Any]) -> dict[str, Any]:
+    """What `config.json` holds."""
+    return {
+        "library": "partita",
+        "version": __version__,
+        "tokens": tokenizer.vocab_size,
+        **stamped(recipe.to_dict()),
+        "provenance": provenance,
+    }
+
+
+def tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, Any]:
+    """The files that hold a tokenizer: a description, and tensors if it has some."""
+    tensors = tokenizer.tensors() if isinstance(tokenizer, ImageTokenizer) else {}
+    files: dict[str, Any] = {format.TOKENIZER: tokenizer.describe()}
+    return files | ({format.TOKENIZER_TENSORS: tensors} if tensors else {})
+
+
+def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
+    tensors = format.read_tensors(folder / format.TOKENIZER_TENSORS) if has_tensors else {}
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    format.check_finite(folder / format.TOKENIZER_TENSORS, copies)
+    return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a folder of the format holds."""
+
+    method: nn.Module
+    tokenizer: AnyTokenizer
+    recipe: Recipe
+    provenance: dict[str, Any]
+
+
+def read(folder: Path) -> Parts:
+    """The parts of a model, on the CPU. Every file is checked first."""
+    checksums = format.verify(folder)
+    place = folder / format.CONFIG
+    content = format.read_json(place)
+    provenance = content.get("provenance", {})
+    require(isinstance(provenance, dict), "model", f"{place} is damaged: provenance has no keys")
+    with _blaming(folder / format.TOKENIZER):
+        tokenizer = _tokenizer(folder, format.TOKENIZER_TENSORS in checksums)
+    recipe = read_recipe(content, place)
+    # Copies: the file may change, or be written anew, while the model is in use.
+    stored = format.read_tensors(folder / format.WEIGHTS)
+    weights = {name: tensor.clone() for name, tensor in stored.items()}
+    method = build(recipe, tokenizer, weights, folder)
+    return Parts(method, tokenizer, recipe, provenance)
+
+
+def read_recipe(content: Mapping[str, Any], place: Path) -> Recipe:
+    """The recipe in `config.json`, which lies there and holds this; of any version so far."""
+    sections = saved_recipe(content, place)
+    with _blaming(place):
+        _check_method(sections)
+        recipe = Recipe.from_dict(sections)
+        length = recipe.network.length
+        require(length <= _LONGEST, "recipe", f"network.length is {length}, which is too long")
+    return recipe
+
+
+def build(
+    recipe: Recipe, tokenizer: AnyTokenizer, weights: dict[str, Tensor], where: Path
+) -> nn.Module:
+    """The recipe's method with some weights, whose names and shapes must be exactly its own."""
+    path = where / format.WEIGHTS
+    # A depth that the file cannot hold is refused before so many blocks are made. (A method need
+    # not have blocks, so that few of them are made in any case.)
+    blocks = recipe.network.depth if weights else math.inf
+    require(blocks <= max(len(weights), _FEW_BLOCKS), "model", f"{path} holds too few tensors")
+    # In shape alone: sizes that no memory could hold cost nothing.
+    with _blaming(where / format.CONFIG), torch.device("meta"), _Undrawn():
+        method = recipe.method.build(recipe.network, tokenizer.vocab_size)
+    dtype = mode(tensor.dtype for tensor in weights.values())
+    require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
+    expected = {name: (tensor.shape, dtype) for name, tensor in method.state_dict().items()}
+    format.check_tensors(path, weights, expected)
+    # What a method computes by itself may be infinite, such as a mask of attention.
+    learned = [name for name, _ in method.named_parameters()]
+    format.check_finite(path, {name: weights[name] for name in learned if name in weights})
+    # Half precision is a way to store weights: what is computed with them is float32.
+    wide = dtype if dtype.itemsize > 2 else torch.float32
+    method.load_state_dict({name: x.to(wide) for name, x in weights.items()}, assign=True)
+    return method.eval()
+
+
+class _Undrawn(TorchFunctionMode):
+    """First weights stay as they are. Tensors without numbers have none to draw, but to draw them
+    there loads torch's compiler, for more than a second."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        named = kwargs or {}
+        if func is nn.init.normal_ or func is Tensor.normal_:
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)
+
+
+def _check_method(recipe: object) -> None:
+    """A model may be of a method that somebody else's file has."""
+    method = recipe.get("method") if isinstance(recipe, dict) else None
+    name = method.get("name") if isinstance(method, dict) else None
+    if isinstance(name, str):
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {near[0]!r}? If not, " if near else ""
+        remedy = f"{hint}run the file that has it as the command line, or import it first"
+        problem = f"its method {name!r} is not in this library"
+        require(name in METHODS, "method.name", problem, remedy)
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """Errors in what a file says name the file too."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError("model", f"{path}: {error}") from error

@@ -1,0 +1,188 @@
+"""A trained model with its tokenizer: text in, text out. Saved and loaded in one format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from partita.contracts.estimate import Estimate
+from partita.data.blanks import infill_prompt, opening_prompt
+from partita.data.scored_rows import windows
+from partita.data.tokenizers import Tokenizer
+from partita.errors import InputError, require
+from partita.likelihood.bounds import nelbo, replicate_nats, standard_error
+from partita.methods import AR
+from partita.methods.base import is_flexible
+from partita.models.score import Score
+from partita.models.trained import TrainedModel, of_kind
+
+_VISITS = 16  # of each replicate, to a text that is scored as a whole
+
+
+class TextModel(TrainedModel):
+    """A method, its tokenizer and the recipe that made it."""
+
+    tokenizer: Tokenizer
+    data = "text"
+
+    # Text in, text out ---------------------------------------------------------------------------
+
+    def sample(
+        self,
+        count: int = 1,
+        *,
+        prompt: str = "",
+        length: int | None = None,
+        label: str | int | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Texts that the model writes, after a prompt if one is given.
+
+        `options` go to `partita.sample`; the recipe's `sampling` section fills in the rest.
+        `precision` may be "float32" or "bfloat16" (see `drawn`). A model of flexible length decides
+        where its texts end; `length` is then the most that one may have. A `label` is the name or
+        the number of a class that the model has learned.
+        """
+        place: dict[str, Any] = {"label": self.label_number(label)}
+        length = self.length if length is None else length
+        if prompt:
+            opening = opening_prompt(self.tokenizer, prompt, length, flexible=self.flexible)
+            place["prompt"] = opening.to(self.device)
+        if not prompt or self.flexible:
+            place["length"] = length
+        chosen = self.drawing(options)
+        return self.decode(self.drawn(count, **place, **chosen))
+
+    def infill(  # type: ignore[override] # pictures are refused, as they are no text
+        self,
+        text: str,
+        count: int = 1,
+        *,
+        blank_tokens: int | None = None,
+        flexible: bool = False,
+        label: str | int | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """The text with its blanks filled in, `count` times.
+
+        A run of underscores is a blank of that many tokens, `__12__` one of twelve, and
+        `blank_tokens` sets the size of all plain runs. With `flexible` the model decides how many
+        tokens come in plain runs (also none), if it is one that can.
+        """
+        kind = type(text).__name__
+        require(isinstance(text, str), "text", f"must be a text, got {kind}", "give one at a time")
+        problem = f"{self.recipe.method.name} cannot tell how many tokens a blank takes"
+        remedy = "leave it out, or train a model that can with --method.name flexmdm"
+        require(self.flexible or not flexible, "flexible", problem, remedy)
+        prompt = infill_prompt(self.tokenizer, text, blank_tokens, flexible=flexible)
+        chosen = self.drawing(options) | {"label": self.label_number(label)}
+        return self.decode(self.drawn(count, prompt=prompt.to(self.device), **chosen))
+
+    @overload
+    def score(
+        self, text: str, *, label: str | int | None = None, replicates: int = 8, seed: int = 0
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self, text: list[str], *, label: str | int | None = None, replicates: int = 8, seed: int = 0
+    ) -> list[Score]: ...
+
+    def score(
+        self,
+        text: str | list[str],
+        *,
+        label: str | int | None = None,
+        replicates: int = 8,
+        seed: int = 0,
+    ) -> Score | list[Score]:
+        """How many bits the model needs for a text, at most: its bound, with standard error.
+
+        Of several texts it is a list of scores, each as if its text were the only one. A text
+        longer than the model is scored in consecutive windows; but a model of flexible length, for
+        which each window would be a text with an end, takes none that is longer.
+        """
+        if isinstance(text, list):
+            scores = []
+            for place, one in enumerate(text, 1):
+                with _numbered(place, len(text)):
+                    scores.append(self.score(one, label=label, replicates=replicates, seed=seed))
+            return scores
+        problem = f"must be a text or a list of texts, got {type(text).__name__}"
+        require(isinstance(text, str), "text", problem)
+        ids, number = self.tokenizer.encode(text), self.label_number(label)
+        if self.flexible:
+            return self._score_whole(text, ids, number, replicates, seed)
+        require(len(ids) > 0, "text", "is empty")
+        tokens, real = windows(ids, self.length)
+        bound = nelbo(
+            self.method,  # type: ignore[arg-type]
+            tokens.to(self.device),
+            valid=real.to(self.device),
+            label=number,
+            replicates=replicates,
+            seed=seed,
+        )
+        return Score(bound.bits * bound.tokens, bound.bits_error * bound.tokens, bound, len(text))
+
+    def _score_whole(
+        self, text: str, ids: list[int], label: int | None, replicates: int, seed: int
+    ) -> Score:
+        """A text with its end; an empty one has a probability too.
+
+        Each replicate visits the text many times, at times that are evenly spread: one visit alone
+        rarely sees the moments that count most.
+        """
+        problem = f"has {len(ids)} tokens, more than the model's {self.length}"
+        remedy = "shorten it: part of a text is another text, with an end that is not there"
+        require(len(ids) <= self.length, "text", problem, remedy)
+        tokens = torch.tensor([ids or [0]], device=self.device).expand(_VISITS, -1)
+        real = torch.full_like(tokens, len(ids) > 0, dtype=torch.bool)
+        told = {"seed": seed, "label": label}
+        nats = replicate_nats(self.method, tokens, real, replicates, **told) / _VISITS  # type: ignore[arg-type]
+        total, error = float(nats.mean()), standard_error(nats)
+        per = len(ids) or math.nan
+        bound = Estimate(total / per, error / per, len(ids))
+        return Score(total / math.log(2), error / math.log(2), bound, len(text))
+
+    def decode(self, tokens: Tensor) -> list[str]:
+        """Rows of tokens as texts."""
+        return [self.tokenizer.decode(row) for row in tokens.tolist()]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the model's bits are those that it needs, and not a bound of them."""
+        return isinstance(self.method, AR)
+
+    @property
+    def flexible(self) -> bool:
+        """Whether the model decides how long texts are."""
+        return is_flexible(self.method)
+
+
+@contextmanager
+def _numbered(place: int, count: int) -> Iterator[None]:
+    """An error about one of several texts says which."""
+    try:
+        yield
+    except InputError as error:
+        which = f"text {place}: " if count > 1 else ""
+        raise InputError(error.argument, f"{which}{error.problem}", error.remedy) from error
+
+
+def load(
+    path_or_hub_id: str | Path, *, device: str = "auto", revision: str | None = None
+) -> TextModel:
+    """A model of text, from wherever `TrainedModel.from_pretrained` finds one."""
+    return TextModel.from_pretrained(path_or_hub_id, device=device, revision=revision)
+
+
+def as_text(model: TrainedModel, name: str | Path) -> TextModel:
+    """A model of text; one of images is refused."""
+    return of_kind(TextModel, model, name)

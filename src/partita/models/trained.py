@@ -1,0 +1,271 @@
+"""What trained models of any kind of data have in common: classes, files, the hub."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+
+import torch
+from huggingface_hub import ModelHubMixin
+from jaxtyping import Bool, Int64
+from torch import Tensor, nn
+
+from partita.config.recipe import Recipe
+from partita.data.image_tokenizers import ImageTokenizer, Pixels
+from partita.data.images import Images
+from partita.data.kinds import AnyTokenizer
+from partita.devices import choose_device
+from partita.errors import InputError, require
+from partita.execution.choice import sample
+from partita.files import format
+from partita.models.card import Terms, model_card, terms_of
+from partita.models.default import default_model
+from partita.models.find import read_found
+from partita.models.parts import config, read, tokenizer_files
+from partita.models.score import Score
+from partita.provenance import portable
+
+if TYPE_CHECKING:
+    from partita.models.text_model import TextModel
+
+M = TypeVar("M", bound="TrainedModel")
+
+_SHOWN = 12  # classes that a message names
+
+
+class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-diffusion"]):
+    """A method, its tokenizer and the recipe that made it.
+
+    `save_pretrained`, `from_pretrained` and `push_to_hub` work as they do for every model on the
+    Hugging Face hub; `partita.load` and `save` are the short names.
+    """
+
+    data: ClassVar[str]
+    """What the model is of, in a word."""
+    instead: ClassVar[str] = "partita.load takes models of any data"
+    """What to use where a model of other data is asked for."""
+
+    def __init__(
+        self,
+        method: nn.Module,
+        tokenizer: AnyTokenizer,
+        recipe: Recipe,
+        provenance: dict[str, Any] | None = None,
+        terms: Terms | None = None,
+    ) -> None:
+        self.method, self.tokenizer, self.recipe = method.eval(), tokenizer, recipe
+        self.provenance, self.terms = provenance or {}, terms or {}
+
+    @abstractmethod
+    def sample(self, count: int = 1, **options: Any) -> list[str] | Pixels:
+        """Texts that the model writes, or pictures that it draws."""
+
+    @overload
+    def infill(self, text: str, /, count: int = 1, **options: Any) -> list[str]: ...
+
+    @overload
+    def infill(
+        self, images: Images | Pixels, /, known: Bool[Tensor, "rows columns"], **options: Any
+    ) -> Pixels: ...
+
+    @abstractmethod
+    def infill(self, given: Any, /, *how: Any, **options: Any) -> list[str] | Pixels:
+        """A text with its blanks filled in, or pictures with what is unknown of them drawn."""
+
+    @overload
+    def score(
+        self, text: str, *, label: str | int | None = None, replicates: int = 8, seed: int = 0
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self, text: list[str], *, label: str | int | None = None, replicates: int = 8, seed: int = 0
+    ) -> list[Score]: ...
+
+    def score(self, *_: object, **__: object) -> Score | list[Score]:
+        """How many bits a model of text needs for a text; others have no such score."""
+        raise InputError("model", f"is a model of {self.data}, which scores no text", self.instead)
+
+    def __repr__(self) -> str:
+        parts = (
+            self.recipe.method.name,
+            f"{self.parameter_count:,} parameters",
+            f"{self.tokenizer.vocab_size:,} tokens",
+            f"length {self.length}",
+        )
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes that the model has learned; numbers, if nobody named them."""
+        count, named = self.recipe.network.classes, self.provenance.get("classes")
+        fits = isinstance(named, list) and len(named) == count
+        return [str(name) for name in named] if fits else [str(n) for n in range(count)]  # type: ignore[union-attr]
+
+    def label_number(self, label: str | int | None) -> int | None:
+        """A class by its name or number as the number that the network knows."""
+        if label is None:
+            return None
+        known = self.classes
+        require(bool(known), "label", "the model knows no classes", "leave it out")
+        shown = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+        if isinstance(label, int):
+            problem = f"there is no class number {label}"
+            require(0 <= label < len(known), "label", problem, f"known: {shown}")
+            return label
+        require(label in known, "label", f"unknown class {label!r}", f"known: {shown}")
+        return known.index(label)
+
+    @property
+    def length(self) -> int:
+        """The longest sequence, in tokens."""
+        return int(self.method.length)  # type: ignore[arg-type]
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers the network has learned."""
+        return sum(parameter.numel() for parameter in self.method.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.method.parameters()).device
+
+    def drawing(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The recipe's `sampling` section under what is asked for; another sampler has its own."""
+        usual = self.recipe.sampling.arguments()
+        if options.get("sampler") not in (None, usual["sampler"]):
+            usual = {}
+        return usual | options
+
+    def drawn(
+        self, count: int | None = None, *, precision: str | None = None, **options: Any
+    ) -> Int64[Tensor, "B L"]:
+        """Tokens by `partita.sample`, which takes the options.
+
+        Products are float32 unless told; but on a GPU a masked model that was trained in bfloat16
+        is asked in bfloat16 too.
+        """
+        masked = self.method.family == "masked"
+        trained = self.recipe.training.precision
+        usual = trained if masked and self.device.type == "cuda" else "float32"
+        chosen = usual if precision is None else precision
+        known = ("bfloat16", "float32")
+        problem = f"unknown name {chosen!r}"
+        require(chosen in known, "precision", problem, f"known: {', '.join(known)}")
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=chosen == "bfloat16"):
+            return sample(self.method, count, **options)  # type: ignore[arg-type]
+
+    # Files ---------------------------------------------------------------------------------------
+
+    def contents(self) -> dict[str, Any]:
+        """The files of a saved model, which name no folders of the machine that trained it."""
+        weights = {
+            name: tensor.detach().cpu().contiguous()
+            for name, tensor in self.method.state_dict().items()
+        }
+        return {
+            format.CONFIG: config(
+                self.recipe.portable(), self.tokenizer, portable(self.provenance)
+            ),
+            **tokenizer_files(self.tokenizer),
+            format.WEIGHTS: weights,
+        }
+
+    def card(self) -> str:
+        """The model card."""
+        return model_card(
+            self.recipe,
+            self.tokenizer.vocab_size,
+            self.parameter_count,
+            self.provenance,
+            family=str(self.method.family),
+            terms=self.terms,
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write a folder that `partita.load` and the hub understand, complete or not at all."""
+        format.write(Path(folder), self.contents(), self.card())
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        format.write_into(save_directory, self.contents(), self.card())
+
+    @classmethod
+    def from_pretrained(
+        cls: type[M],
+        pretrained_model_name_or_path: str | Path,
+        *,
+        force_download: bool = False,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        revision: str | None = None,
+        device: str = "auto",
+        **unknown: Any,
+    ) -> M:
+        """As `partita.load`, with the hub's usual options; a model of other data is refused.
+
+        The mixin's own method would read `config.json` before anything is checked.
+        """
+        for name in unknown:
+            raise InputError(name, "unknown option", "partita knows device beside the hub's own")
+        chosen = choose_device(device)
+        model = read_found(
+            lambda folder: assembled(folder, chosen),
+            pretrained_model_name_or_path,
+            revision,
+            force_download=force_download,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+        )
+        return of_kind(cls, model, pretrained_model_name_or_path)
+
+
+def of_kind(kind: type[M], model: TrainedModel, name: str | Path) -> M:
+    """The model as one of that kind; one of other data is refused."""
+    if not isinstance(model, kind):
+        raise InputError("model", f"{name} is a model of {model.data}", model.instead)
+    return model
+
+
+def kind_of(tokenizer: AnyTokenizer) -> type[TrainedModel]:
+    """The kind of model for the data that a tokenizer is for."""
+    from partita.models.image_model import ImageModel
+    from partita.models.text_model import TextModel
+
+    return ImageModel if isinstance(tokenizer, ImageTokenizer) else TextModel
+
+
+def assembled(folder: Path, device: torch.device) -> TrainedModel:
+    """The model of a folder, of the kind of data that its tokenizer is for."""
+    parts, terms = read(folder), terms_of(folder)
+    kind = kind_of(parts.tokenizer)
+    return kind(parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance, terms)
+
+
+@overload
+def load(
+    path_or_hub_id: None = None, *, device: str = "auto", revision: str | None = None
+) -> TextModel: ...
+
+
+@overload
+def load(
+    path_or_hub_id: str | Path, *, device: str = "auto", revision: str | None = None
+) -> TrainedModel: ...
+
+
+def load(
+    path_or_hub_id: str | Path | None = None, *, device: str = "auto", revision: str | None = None
+) -> TrainedModel:
+    """A model from a run folder (its best checkpoint), a checkpoint, an exported folder or the hub.
+
+    Without a name it is the one that this installation comes with, which writes text. Every file
+    is checked first; nothing in them is ever run.
+    """
+    if path_or_hub_id is None:
+        from partita.models.text_model import TextModel
+
+        return TextModel.from_pretrained(default_model(), device=device, revision=revision)
+    return TrainedModel.from_pretrained(path_or_hub_id, device=device, revision=revision)

@@ -1,0 +1,107 @@
+"""Names that modules had in version 0.1: they work for one more version, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "data.options": "config.data",
+    "data.reading": "files.reading",
+    "downloads": "files.downloads",
+    "evaluation.consistency": "studies.consistency",
+    "evaluation.contestants": "studies.contestants",
+    "evaluation.enumeration": "likelihood.enumeration",
+    "evaluation.growth": "studies.growth",
+    "evaluation.likelihood": "likelihood.bounds",
+    "evaluation.ngram": "studies.ngram",
+    "evaluation.ngram_blanks": "studies.ngram_blanks",
+    "evaluation.orders": "likelihood.orders",
+    "evaluation.pictures": "data.images.pictures",
+    "evaluation.profile": "likelihood.profile",
+    "evaluation.roofline": "studies.roofline",
+    "evaluation.schedules": "studies.schedules",
+    "evaluation.speed": "studies.speed",
+    "evaluation.steps": "studies.steps",
+    "evaluation.texts": "data.scored_rows",
+    "fast": "execution",
+    "fast.cross_entropy": "kernels.cross_entropy",
+    "fast.evenness": "kernels.evenness",
+    "fast.kernels": "kernels",
+    "hub": "models",
+    "hub.format": "files.format",
+    "hub.image_tokenizers": "data.saved_tokenizers",
+    "methods.options": "config.method",
+    "migration": "config.migration",
+    "names": "files.names",
+    "networks.layouts": "contracts.layouts",
+    "ragged": "contracts.ragged",
+    "recipe": "config.recipe",
+    "samplers.options": "config.sampling",
+    "training.distribution": "parallel",
+    "training.muon": "optim.muon",
+    "training.optimisers": "optim.optimisers",
+    "training.options": "config.training",
+}
+"""Old names to new ones, below `partita`."""
+
+
+NAMES = {("methods.base", "Loss"): "contracts.loss"}
+"""Old places of what moved out of a module that is still there."""
+
+
+def name_of_before(module: str, name: str) -> object:
+    """What a module had under a name; for its `__getattr__`."""
+    new = NAMES.get((module.removeprefix("partita."), name))
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    said = f"{module}.{name} is partita.{new}.{name} now"
+    warnings.warn(said, DeprecationWarning, stacklevel=3)
+    return getattr(importlib.import_module(f"partita.{new}"), name)
+
+
+def today(name: str) -> str | None:
+    """The name that a module or a package of modules has now; None if that is its name."""
+    parts = name.split(".")
+    for size in range(len(parts), 1, -1):
+        new = MOVED.get(".".join(parts[1:size]))
+        if new is not None:
+            return ".".join([parts[0], new, *parts[size:]])
+    return None
+
+
+class _Alias(Loader):
+    """The module of another name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self.name)
+        self._own = module.__spec__
+        warnings.warn(f"{spec.name} is {self.name} now", DeprecationWarning, stacklevel=2)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own  # which the import of the old name has replaced
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self,
+        fullname: str,
+        path: object,  # noqa: ARG002 - what is looked for has a place already
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        new = today(fullname) if fullname.startswith("partita.") else None
+        return None if new is None else ModuleSpec(fullname, _Alias(new))
+
+
+def know_old_names() -> None:
+    """Let imports find modules by the names that they had."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,71 @@
+"""Optimisers by name: AdamW, and Muon for hidden matrices with AdamW for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from partita.optim.muon import StackedMuon
+from partita.registry import Registry
+
+OPTIMISERS: Registry[Callable[[nn.Module, float, float], list[torch.optim.Optimizer]]] = Registry(
+    "optimiser"
+)
+BETAS = (0.9, 0.99)
+_AT_THE_ENDS = {"embed", "conditioning", "modulation_out", "head"}  # not inside the network
+
+
+def _adamw(
+    module: nn.Module, names: list[str], rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """AdamW for some parameters; those that a module names as `undecayed` are not decayed."""
+    kept, parameters = getattr(module, "undecayed", ()), dict(module.named_parameters())
+    decayed = [parameters[name] for name in names if name not in kept]
+    others = [parameters[name] for name in names if name in kept]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=rate,
+        betas=BETAS,
+        weight_decay=weight_decay,
+        fused=True,
+    )
+
+
+@OPTIMISERS.register("adamw")
+def adamw(module: nn.Module, rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
+    """AdamW for everything."""
+    return [_adamw(module, [name for name, _ in module.named_parameters()], rate, weight_decay)]
+
+
+@OPTIMISERS.register("muon")
+def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
+    """Muon (orthogonalised momentum) for hidden matrices; AdamW for embeddings, head, gains.
+
+    Its updates are scaled to AdamW's typical size, so that one learning rate serves both. Where a
+    layer holds `several` matrices in one, as its owner says, each is orthogonalised by itself.
+    """
+    parts: dict[nn.Parameter, int] = {}
+    rest: list[str] = []
+    for name, parameter in module.named_parameters():
+        if parameter.ndim == 2 and not _AT_THE_ENDS & set(name.split(".")):
+            parts[parameter] = _several(module, name)
+        else:
+            rest.append(name)
+    found: list[torch.optim.Optimizer] = []
+    if parts:
+        found.append(StackedMuon([*parts], rate, weight_decay, parts))
+    return [*found, _adamw(module, rest, rate, weight_decay)] if rest else found
+
+
+def _several(module: nn.Module, name: str) -> int:
+    """How many matrices a parameter of a linear layer is."""
+    owner, _, layer = name.rpartition(".")[0].rpartition(".")
+    known: dict[str, int] = getattr(module.get_submodule(owner), "several", {})
+    return known.get(layer, 1)

@@ -1,0 +1,1 @@
+"""Studies: speed, comparisons, baselines and reports."""

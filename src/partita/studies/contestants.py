@@ -1,0 +1,126 @@
+"""Who takes part in a race: samplers and trainings of methods of equal depth."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from partita.config.training import RunOptions, TrainingOptions
+from partita.contracts.batch import Batch
+from partita.execution.choice import sample
+from partita.methods import METHODS
+from partita.networks.options import DecoderOptions, TransformerOptions
+from partita.parallel import World
+from partita.studies.roofline import Work, sampling_work
+from partita.studies.speed import Contestant
+from partita.training.engine import Engine
+from partita.training.throughput import flops_per_token
+
+SAMPLING = (("mdlm", "ancestral"), ("pgm", "ancestral"), ("pgm", "ordered"))
+TRAINING = (("mdlm", True), ("mdlm-complementary", True), ("pgm", False), ("pgm", True))
+RATE = 1e-4  # of learning; what is timed does not depend on it
+_TRAINING_NAMES = {("pgm", False): "pgm, L x L masks", ("pgm", True): "pgm, packed"}
+
+
+def sampling_contestants(
+    network: TransformerOptions,
+    tokens: int,
+    device: torch.device,
+    *,
+    batch_size: int,
+    steps: int,
+    speeds: tuple[str, ...] = ("plain",),
+    entrants: tuple[tuple[str, str], ...] = SAMPLING,
+) -> Iterator[Contestant]:
+    """MDLM's ancestral sampler, and PGM's ancestral and fixed-count ones, at each of the speeds."""
+    for (name, sampler), speed in itertools.product(entrants, speeds):
+        method = _method(name, network, tokens, device).eval()  # each with what it keeps for itself
+        half = device.type == "cuda"
+        work = sampling_work(
+            method.network,  # type: ignore[arg-type]
+            batch_size,
+            network.length,
+            steps,
+            2 if half else 4,
+        )
+
+        def draw(method: nn.Module = method, sampler: str = sampler, speed: str = speed) -> int:
+            with _precision(device):
+                drawn = sample(method, batch_size, sampler=sampler, steps=steps, speed=speed)  # type: ignore[arg-type]
+            return drawn.numel()
+
+        named = f"{name}, {sampler}" + ("" if speeds == ("plain",) else f", {speed}")
+        yield Contestant(named, draw, draw, work, partial(draw, speed="plain"))
+
+
+def training_contestants(
+    network: TransformerOptions,
+    tokens: int,
+    device: torch.device,
+    *,
+    batch_size: int,
+    steps: int = 2,
+    speeds: tuple[str, ...] = ("plain",),
+) -> Iterator[Contestant]:
+    """Steps of MDLM, of its complementary form, and of PGM with masks and packed.
+
+    "captured" launches the passes of a step as one graph; "compiled" has compiled blocks in it, and
+    a loss that never holds all logits.
+    """
+    rows = torch.randint(tokens, (batch_size, network.length), device=device)
+    numbers = torch.arange(batch_size, device=device)
+    batch = Batch(rows, None, None, numbers, batch_size, rows.numel(), [])
+    for speed in speeds:
+        for name, packed in TRAINING:
+            if speed != "plain" and not packed:
+                continue  # the oracle is there to be right
+            method: Any = _method(name, network, tokens, device)
+            if not packed:
+                method.network.packed = packed
+            method.network.fused = speed == "compiled"
+            engine = _engine(method, batch_size, device, speed)
+            flops = flops_per_token(method, network) * rows.numel() * steps
+            named = _TRAINING_NAMES.get((name, packed), name)
+            yield Contestant(
+                named if speeds == ("plain",) else f"{named}, {speed}",
+                partial(_advance, engine, batch, steps),
+                partial(_advance, engine, batch, 2),
+                Work(flops, 0.0),
+                partial(_advance, engine, batch, steps, capture=False),
+            )
+
+
+def _engine(method: nn.Module, batch_size: int, device: torch.device, speed: str) -> Engine:
+    precision = "bfloat16" if device.type == "cuda" else "float32"
+    options = TrainingOptions(batch_size=batch_size, precision=precision)
+    run = RunOptions(capture=speed != "plain", compile=speed == "compiled")
+    return Engine(method, options, run, World(0, 1, device))
+
+
+def _advance(engine: Engine, batch: Batch, steps: int, capture: bool | None = None) -> int:
+    """Some steps of training; the tokens that they saw."""
+    if capture is not None:
+        engine.run = replace(engine.run, capture=capture)
+    for _ in range(steps):
+        engine.advance(batch, RATE)
+    return batch.tokens.numel() * steps
+
+
+def _method(name: str, network: TransformerOptions, tokens: int, device: torch.device) -> nn.Module:
+    partitions = getattr(METHODS[name], "partitions", False)
+    options = network if partitions else replace(network, decoder=DecoderOptions())
+    with device:  # to draw weights on a CPU would take longer than what is timed
+        method: nn.Module = METHODS[name].build(options, tokens)  # type: ignore[attr-defined]
+    return method
+
+
+def _precision(device: torch.device) -> Any:  # noqa: ANN401 - of two unrelated types
+    """As training does it: bfloat16 on GPUs, float32 on CPUs."""
+    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()

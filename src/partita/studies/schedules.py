@@ -1,0 +1,120 @@
+"""What GenMD4 learned: the tokens with the smallest and the largest exponents, and their schedules.
+
+alpha_i(t) = 1 - t^(w_i) is the share of token i that is still visible at time t. Sampling goes from
+t = 1 to t = 0, so tokens with a large exponent are revealed early, those with a small one late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.table import Table
+from rich.text import Text
+
+from partita.data.tokenizers import Tokenizer
+from partita.errors import require, require_int
+from partita.files.atomic import check_file, parents_made
+from partita.methods.genmd4 import GenMD4
+from partita.plotting import matplotlib, new_figure, save_figure
+
+
+@dataclass(frozen=True)
+class TokenSchedule:
+    """One token and its exponent."""
+
+    token: int
+    text: str
+    exponent: float
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """The tokens at both ends of the exponents, the most extreme ones first; none is in both."""
+
+    smallest: list[TokenSchedule]
+    largest: list[TokenSchedule]
+
+
+def extremes(
+    method: GenMD4, tokenizer: Tokenizer, count: int = 10, among: set[int] | None = None
+) -> Extremes:
+    """The `count` tokens with the smallest exponents and as many with the largest.
+
+    `among` are the tokens to look at: one that never occurs has learned nothing of its own.
+    """
+    require_int(count, "count")
+    tokens = method.mask_id
+    require(
+        tokenizer.vocab_size == tokens,
+        "tokenizer",
+        f"has {tokenizer.vocab_size} tokens, the model has {tokens}",
+        "use the one that the model was trained with",
+    )
+    exponents = method.exponents.detach().double().cpu()
+    order = torch.argsort(exponents, stable=True).tolist()
+    order = [token for token in order if among is None or token in among]
+    low = min(count, (len(order) + 1) // 2)
+    high = min(count, len(order) - low)
+
+    def row(token: int) -> TokenSchedule:
+        return TokenSchedule(token, tokenizer.decode([token]), float(exponents[token]))
+
+    rising, falling = order[:low], order[::-1][:high]
+    return Extremes([row(token) for token in rising], [row(token) for token in falling])
+
+
+def schedule_table(found: Extremes) -> Table:
+    """Both lists side by side, for a terminal. Texts are quoted, so that blanks can be seen."""
+    table = Table()
+    for title in ("smallest w", "token", "id", "largest w", "token", "id"):
+        table.add_column(title, justify="left" if title == "token" else "right")
+    for index in range(max(len(found.smallest), len(found.largest))):
+        cells: list[Text] = []
+        for side in (found.smallest, found.largest):
+            cells += _cells(side[index]) if index < len(side) else [Text("")] * 3
+        table.add_row(*cells)
+    return table
+
+
+def _cells(row: TokenSchedule) -> list[Text]:
+    """Plain text: a token such as [bold] is no markup."""
+    return [Text(f"{row.exponent:.4f}"), Text(repr(row.text)), Text(str(row.token))]
+
+
+def draw_schedules(
+    method: GenMD4,
+    tokenizer: Tokenizer,
+    path: str | Path,
+    count: int = 5,
+    among: set[int] | None = None,
+) -> Extremes:
+    """Write a picture (PNG) of alpha_i(t) of the extreme tokens; what it shows is returned."""
+    path = Path(path)
+    check_file(path, "path")
+    found = extremes(method, tokenizer, count, among)
+    times = torch.linspace(0, 1, 201, dtype=torch.float64)
+    with torch.no_grad():
+        alpha = method.alpha(times.to(method.raw.device)).cpu().numpy()
+    figure, maps = new_figure(8, 5), matplotlib().colormaps
+    axes = figure.subplots()
+    for side, colours in ((found.smallest, "Blues"), (found.largest, "Oranges")):
+        for rank, row in enumerate(side):
+            colour = maps[colours](0.95 - 0.55 * rank / len(side))
+            axes.plot(times.numpy(), alpha[:, row.token], color=colour, label=_label(row))
+    axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="w = 1 (linear)")
+    axes.set_xlabel("t")
+    axes.set_ylabel("share that is visible, alpha(t)")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize="small", title="smallest w, largest w")
+    with parents_made(path):
+        save_figure(figure, path)
+    return found
+
+
+def _label(row: TokenSchedule) -> str:
+    """Quoted and in ASCII, which every font has; a dollar sign would start a formula."""
+    shown = ascii(row.text)
+    shown = shown if len(shown) <= 24 else shown[:21] + "..."
+    return shown.replace("$", r"\$") + f"  w = {row.exponent:.3f}"

@@ -1,0 +1,185 @@
+"""Speed of sampling and of training, measured side by side.
+
+Contestants take turns, so that a machine which slows down for a while slows all of them; the
+median of each one's turns counts. Weights are random: speed does not depend on them.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from partita.studies.roofline import Work
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Something to time: `run` does its work once and returns how many tokens that were."""
+
+    name: str
+    run: Callable[[], int]
+    warm_up: Callable[[], object]
+    work: Work | None = None
+    """What a run must do at least."""
+    plain: Callable[[], object] | None = None
+    """The same run kernel by kernel, for counting operations: nobody sees those of a replay."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What came out for one contestant."""
+
+    name: str
+    seconds: list[float]
+    """Of each turn."""
+    tokens: int
+    """Of a turn."""
+    flops: int | None = None
+    """Floating-point operations of a turn in matrix products and attention, where counted."""
+    first: float | None = None
+    """Seconds of the first run, with all that is made once: captures, compiled code, caches."""
+    peak_bytes: int | None = None
+    """Memory that tensors took at most, on a GPU; with the first run, as a replay takes none."""
+    reserved_bytes: int | None = None
+    """Memory that the process held at most, with the first run, graphs and gaps."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Of what the device can do, where that is known."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / statistics.median(self.seconds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "tokens_per_second": self.tokens_per_second}
+
+
+def race(
+    contestants: Iterable[Contestant],
+    device: torch.device,
+    *,
+    turns: int = 3,
+    count_flops: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> list[Speed]:
+    """Time every contestant `turns` times, one after the other in each turn.
+
+    On a GPU, which nobody else slows down, each takes all of its turns and leaves: what it holds
+    would count as the others' memory.
+    """
+    options: dict[str, Any] = {"turns": turns, "count_flops": count_flops, "progress": progress}
+    if device.type != "cuda":
+        return _race([*contestants], device, **options)
+    results = []
+    for contestant in contestants:
+        results += _race([contestant], device, **options)
+        del contestant
+        gc.collect()
+        torch.cuda.empty_cache()
+    return results
+
+
+def _race(
+    contestants: Sequence[Contestant],
+    device: torch.device,
+    *,
+    turns: int,
+    count_flops: bool,
+    progress: Callable[[str], None] | None,
+) -> list[Speed]:
+    held, peaks = [0] * len(contestants), [0] * len(contestants)
+    first = []
+    for index, contestant in enumerate(contestants):
+        if progress is not None:
+            progress(f"{contestant.name}, first run")
+        first.append(_timed(contestant.warm_up, device)[0])
+        held[index], peaks[index] = _held(device), _peak(device)
+    seconds: list[list[float]] = [[] for _ in contestants]
+    tokens = [0] * len(contestants)
+    for turn in range(turns):
+        for index, contestant in enumerate(contestants):
+            if progress is not None:
+                progress(f"{contestant.name}, turn {turn + 1} of {turns}")
+            took, tokens[index] = _timed(contestant.run, device)
+            seconds[index].append(took)
+            peaks[index] = max(peaks[index], _peak(device))
+            held[index] = max(held[index], _held(device))
+    results = []
+    for index, contestant in enumerate(contestants):
+        work, took = contestant.work, statistics.median(seconds[index])
+        results.append(
+            Speed(
+                contestant.name,
+                seconds[index],
+                tokens[index],
+                count_flops_of(contestant.plain or contestant.run) if count_flops else None,
+                first[index],
+                peaks[index] or None,
+                held[index] or None,
+                {} if work is None else work.shares(took, device),
+            )
+        )
+    return results
+
+
+def _timed(run: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    """Seconds that something takes, and what it returns."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    _wait(device)
+    begin = time.perf_counter()
+    result = run()
+    _wait(device)
+    return time.perf_counter() - begin, result
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _held(device: torch.device) -> int:
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def count_flops_of(run: Callable[[], object]) -> int:
+    """Floating-point operations of matrix products and attention, forward and backward."""
+    with FlopCounterMode(display=False, custom_mapping=_ON_CPU) as counter:
+        run()
+    return int(counter.get_total_flops())
+
+
+def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    """q k^T and its product with v."""
+    batch, heads, queries, width = query
+    return 2 * batch * heads * queries * key[2] * (width + value[3])
+
+
+def _attention_backward(
+    gradient: torch.Size,  # noqa: ARG001 - the shapes of a kernel's arguments, in their order
+    query: torch.Size,
+    key: torch.Size,
+    *_: Any,
+    **__: Any,
+) -> int:
+    """Five products of the forward pass' size: q k^T once more, and the four gradients."""
+    batch, heads, queries, width = query
+    return 10 * batch * heads * queries * key[2] * width
+
+
+# Kernels that torch's counter does not know.
+_ON_CPU = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
