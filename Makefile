@@ -4,17 +4,19 @@ VENV := .venv
 BIN = $(VENV)/bin
 CONSTRAINTS := constraints.txt
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
-# Words for pytest, if not all tests are to run: make test-versions TESTS=tests/test_data.py
+# Words for pytest, if not all tests are to run: make test-versions TESTS=tests/data/test_data.py
 TESTS :=
 # Those of pyenv are there once it is told: PYENV_VERSION=3.11.7:3.12.1 make test-versions
 PYTHONS := 3.11 3.12 3.13 3.14
 # What is quick and asks most of the other packages.
-QUICK := $(addprefix tests/test_,$(addsuffix .py,commands data documents format hugging_face image_data \
-	image_tokenizers journal names networks platforms plotting prepare shards streams suggestions \
-	text_files training verbs))
+QUICK := $(addprefix tests/,$(addsuffix .py,commands/test_commands commands/test_plotting \
+	commands/test_streams commands/test_suggestions commands/test_verbs data/test_data \
+	data/test_documents data/test_hugging_face data/test_image_data data/test_image_tokenizers \
+	data/test_prepare data/test_shards data/test_text_files files/test_format files/test_names \
+	files/test_platforms networks/test_networks training/test_journal training/test_training))
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-versions test-lowest pytest coverage results wheel clean
+.PHONY: demo test quick test-versions test-lowest pytest coverage results wheel clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/partita demo
@@ -24,6 +26,9 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/mypy
 	$(MAKE) pytest
+
+quick: $(VENV)/.dev
+	$(MAKE) pytest TESTS="$(QUICK)"
 
 # What is on the path may still not run, such as pyenv's command for a version that is off.
 test-versions:
@@ -62,8 +67,8 @@ $(VENV)/bin/python:
 		|| { echo "Partita needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-.venv-lowest/constraints.txt: pyproject.toml tests/lowest_versions.py | .venv-lowest/bin/python
-	@$(BIN)/python tests/lowest_versions.py > $@
+.venv-lowest/constraints.txt: pyproject.toml tests/support/lowest_versions.py | .venv-lowest/bin/python
+	@$(BIN)/python tests/support/lowest_versions.py > $@
 
 $(VENV)/.runtime: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	@echo "Installing Partita into $(VENV) (once; a minute or more)"

@@ -1,5 +1,5 @@
 """The test suite."""
 
-from tests import typechecker
+from tests.support import typechecker
 
 __all__ = ["typechecker"]

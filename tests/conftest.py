@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from tests.support.runs import FAST, SMALL
+
 # For the processes that tests start, too: two threads each would wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -16,22 +18,22 @@ import signal
 import pytest
 import torch
 
-if hasattr(signal, "SIGHUP"):  # tests send it, also where whoever started them ignores it (nohup)
+# Tests send these, also where whoever started them ignores them (nohup; a shell's background).
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is first imported
 
 SHIPPED = "partita.models.default.WEIGHTS"
-SMALL = "--network.width 32 --network.depth 1 --network.heads 2 --network.length 64"
-FAST = "--training.steps 8 --training.batch_size 4 --run.previews 0"
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory):
     """A small model, trained and exported."""
     from partita.commands import main  # not before the types of the package are checked
-    from tests.kill_and_resume import corpus
+    from tests.support.kill_and_resume import corpus
 
     folder = tmp_path_factory.mktemp("exported")
     text, run, out = corpus(folder), str(folder / "run"), folder / "model"
@@ -52,3 +54,10 @@ def shipped(exported, monkeypatch):
 def bare(tmp_path, monkeypatch):
     """A package that ships no model, whatever lies in it."""
     monkeypatch.setattr(SHIPPED, tmp_path / "no-weights")
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    """The `place` that a file of tests has made once, as the working folder."""
+    monkeypatch.chdir(place)
+    return place

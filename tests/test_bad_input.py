@@ -12,13 +12,13 @@ from partita.errors import InputError
 from partita.methods import AR
 from partita.networks import CausalTransformer
 from partita.samplers import sample
-from tests.bad_input import TABLE, mdlm, network
+from tests.support.bad_input import TABLE, mdlm, network
 
 
 @pytest.fixture(scope="module")
 def outcomes():
     """What every call of the table led to, without the test run's type checker."""
-    command = [sys.executable, "-m", "tests.bad_input"]
+    command = [sys.executable, "-m", "tests.support.bad_input"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return json.loads(result.stdout)
 

@@ -15,15 +15,12 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from partita.commands import main, module_of
+from tests.support.pages import PAGES, ROOT, blocks, commands
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SIZES = {
     "--training.steps": "6",
     "--network.width": "32",
@@ -36,20 +33,10 @@ SIZES = {
 }
 
 
-def blocks(page):
-    """The fenced blocks of a page, as (language, body)."""
-    return FENCE.findall(page.read_text())
-
-
 def files(page):
     """The blocks that begin with the name of a file, as (name, body)."""
     titled = ((re.match(r"# (\S+\.(?:yaml|py))\n", body), body) for _, body in blocks(page))
     return [(title[1], body) for title, body in titled if title]
-
-
-def commands(page):
-    lines = [line for name, body in blocks(page) if name == "" for line in body.splitlines()]
-    return [line for line in lines if re.match(r"(partita|torchrun|python) ", line)]
 
 
 def smaller(command):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 from tests.support.layers import HEIGHT, imported, modules, room
 
 
@@ -25,3 +28,21 @@ def test_the_walk_sees_what_is_hidden():
     assert "partita.kernels.attention" in imported(known["partita.networks.attention"], known)
     assert "partita.models.text_model" in imported(known["partita"], known)
     assert len(known) > 200
+
+
+def test_tests_share_what_they_need_by_support_alone():
+    """A helper that two files of tests want stands in `tests/support`, or beside `laws`' tables."""
+    for path in Path(__file__).parent.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tests"):
+                named = [str(node.module), *(name.name for name in node.names)]
+                assert not any(
+                    part.startswith("test_") for name in named for part in name.split(".")
+                )
+
+
+def test_tests_lie_as_the_library_does():
+    """Every package has a folder of tests of its own name; what tests the whole lies above."""
+    here = Path(__file__).parent
+    folders = {path.name for path in here.iterdir() if (path / "__init__.py").exists()}
+    assert folders - {"laws", "golden", "support"} <= set(HEIGHT)

@@ -22,7 +22,7 @@ from partita.config.method import MethodOptions
 from partita.config.recipe import Recipe
 from partita.kernels import KERNELS
 from partita.models import default
-from tests.lowest_versions import lowest_versions
+from tests.support.lowest_versions import lowest_versions
 
 ROOT = Path(__file__).parent.parent
 MOST_BYTES = 25 * 10**6  # of the model that is shipped

@@ -53,7 +53,7 @@ def run(*words):
 
 @pytest.fixture(scope="module")
 def planted():
-    said, code = run("-m", "tests.planted")
+    said, code = run("-m", "tests.support.planted")
     assert code == 0, said
     return json.loads(said.splitlines()[-1])
 
@@ -102,7 +102,7 @@ def test_a_slice_of_every_group_and_a_killed_program_goes_on(tmp_path):
 
 def test_a_fault_is_told_with_the_command_that_repeats_it(tmp_path):
     area = "mutants/notes.txt.xz"
-    words = "-m", "tests.planted", "accepts", "--only", area, *arguments(tmp_path, 1)
+    words = "-m", "tests.support.planted", "accepts", "--only", area, *arguments(tmp_path, 1)
     said, code = run(*words)
     assert code == 1, said
     found = json.loads((tmp_path / "torture.json").read_text())
@@ -112,7 +112,7 @@ def test_a_fault_is_told_with_the_command_that_repeats_it(tmp_path):
     program, *again = shlex.split(repeat)[1:]
     assert program == "benchmarks/torture.py"
     keep = "--keep", tmp_path / "kept"
-    said, code = run("-m", "tests.planted", "accepts", *again, *keep)
+    said, code = run("-m", "tests.support.planted", "accepts", *again, *keep)
     assert code == 1
     assert said.startswith("silent, ")
     (file,) = re.findall("The input: (.*)", said)

@@ -12,8 +12,8 @@ from typing import Any
 from harm.damage import damaged
 from partita.files import format
 from partita.files.atomic import sha256
-from tests import mutation
-from tests.checkpoints import entries_of, write_archive
+from tests.support import mutation
+from tests.support.checkpoints import entries_of, write_archive
 
 CANARY = "harm"
 """A file that is there if something in the input was run."""

@@ -18,7 +18,7 @@ import pyarrow.parquet
 import yaml  # type: ignore[import-untyped]
 import zstandard
 
-from tests import mutation
+from tests.support import mutation
 
 Inside = Callable[[Random, bytes], bytes]
 

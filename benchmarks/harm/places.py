@@ -25,9 +25,9 @@ from PIL import Image
 from harm import children
 from partita.data.images import Codes, write_codes
 from partita.models import checkpoints
-from tests import kill_and_resume
-from tests.checkpoints import lightning, other, parameters, state_of, write_tokenizer
 from tests.golden import cases
+from tests.support import kill_and_resume
+from tests.support.checkpoints import lightning, other, parameters, state_of, write_tokenizer
 
 TINY = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 16"
 FAST = "--training.batch_size 4 --run.previews 0 --data.cache tok"

@@ -34,9 +34,8 @@ from partita.processes.draws import even_times, low_discrepancy, positive_time
 from partita.randomness import Noise
 from partita.schedules import make_schedule
 from tests.golden.cases import Case, load, named, parts
-from tests.golden.test_partition import QUERIES
-from tests.golden.test_text_process import agree, gumbel_argmax
-from tests.laws.test_distillation_laws import boundaries, first_round
+from tests.support.distillation_rounds import boundaries, first_round
+from tests.support.references import QUERIES, agree, gumbel_argmax
 
 SCHEDULE = make_schedule("mdlm:loglinear")
 SAME = {"reverse-kl": "kl_bwd", "forward-kl": "kl_fwd", "log-mse": "mse"}  # ours: theirs

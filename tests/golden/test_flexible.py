@@ -19,48 +19,29 @@ import torch
 from partita.contracts.ragged import Ragged
 from partita.errors import InputError
 from partita.methods import MDLM
-from partita.methods.flexmdm import FlexMDM
 from partita.methods.masked_method import TIME_SCALE
 from partita.models.published.reference import EMBEDDING, load_dit, load_flexible
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
-from partita.networks.flexible import Answer, FlexibleTransformer, mean_count
+from partita.networks.flexible import mean_count
 from partita.networks.layers import sinusoid
 from partita.processes.corruption import Corruption
 from partita.processes.draws import low_discrepancy
 from partita.processes.insertion import Interpolant, bregman
 from partita.schedules import make_schedule
-from tests.golden.cases import Case, Tensors, load, named, parts, rule_of, stated
+from tests.golden.cases import Case, Tensors, load, named, parts, stated
+from tests.support.flexible_references import (
+    GEOMETRIC,
+    agree,
+    model_of,
+    packed,
+    pairs,
+    process_of,
+    schedule_of,
+)
 
 HEAD = "output_layer.linear"  # of tokens, as they call it
 EPS = 1e-6  # how far their insertion times stay away from the empty text, and their clamp of phi
-OURS = {"linear": "linear", "sin": "half-cosine", "cosine": "cosine", "polynomial": "power"}
-GEOMETRIC = "geometric"
-
-
-def schedule_of(facts):
-    """Our schedule for one of theirs, which facts or words such as "geometric 10/0.01" tell."""
-    if isinstance(facts, str):
-        rule = rule_of(facts, (*OURS, GEOMETRIC))
-        numbers = [float(x) for x in re.findall(r"\d[\d.e-]*", facts.removeprefix(rule))]
-        keys = ("min", "max") if rule == GEOMETRIC else ("exp",)[: len(numbers)]
-        facts = {"type": rule} | dict(zip(keys, numbers, strict=True))
-    if facts["type"] == GEOMETRIC:  # unscaled: it neither begins at 0 nor ends at 1
-        return make_schedule("mdlm:geometric", sigma_min=facts["max"], sigma_max=facts["min"])
-    options = {"exponent": facts["exp"]} if "exp" in facts else {}
-    return make_schedule(OURS[facts["type"]], **options)
-
-
-def process_of(case: Case, pair):
-    """The process of "insertion+unmasking"; a name that has no facts tells them itself."""
-    known = case.config.get("schedules", {})
-    known = known if isinstance(known, dict) else {}
-    return Interpolant(*(schedule_of(known.get(name, name)) for name in pair.split("+")))
-
-
-def pairs(case: Case):
-    """The pairs of schedules of a case: "insertion+unmasking"."""
-    return ["+".join(pair) for pair in case.config.get("combos") or case.config["pairs"]]
 
 
 def with_ids_last(case: Case, tokens=(), rows=(), columns=()):
@@ -82,17 +63,6 @@ def with_ids_last(case: Case, tokens=(), rows=(), columns=()):
         facts=case.facts | {"config": case.config | ids},
         tensors=Tensors(case.name, case.tensors | changed),
     )
-
-
-def agree(ours, theirs, what, **limits):
-    torch.testing.assert_close(
-        ours.to(theirs.dtype), theirs, **limits, msg=lambda text: f"{what}: {text}"
-    )
-
-
-def packed(table, lengths):
-    """The first so many of each row, one row after the other."""
-    return table[torch.arange(table.shape[1]) < lengths[:, None]]
 
 
 def state_of(case: Case, t, gone, masked, kept=None):
@@ -220,45 +190,6 @@ def test_rates(file, pair):
 
 
 # The loss ----------------------------------------------------------------------------------------
-
-
-class Recorded(FlexibleTransformer):
-    """A network whose answers are given: tables [B, L, V], [B, L + 1] and [B, L + 1, counts]."""
-
-    def __init__(self, logits, gaps, counts=None):
-        outputs, length = logits.shape[-1], max(logits.shape[1], 1)
-        super().__init__(
-            TransformerConfig(
-                vocab_size=outputs + 2,
-                output_size=outputs,
-                length=length,
-                width=2,
-                heads=1,
-                depth=1,
-                time=True,
-            )
-        )
-        self.tables, self.told = (logits, gaps, counts), []
-
-    def forward(self, text, *, queries, scalar, label=None):  # noqa: ARG002
-        logits, gaps, counts = self.tables
-        self.told.append(scalar)
-        ended = text.lengths + 1
-        return Answer(
-            packed(logits, text.lengths)[queries],
-            packed(gaps, ended),
-            None if counts is None else packed(counts, ended),
-        )
-
-
-def model_of(process, *tables):
-    """The terms of a loss are compared for schedules that are cut off, too: theirs often are.
-
-    The constructor refuses those, since what is cut off is missing from the bound.
-    """
-    method = FlexMDM(Recorded(*tables))
-    method.process = process
-    return method
 
 
 def phi_of_a_clamped_zero(count, expected):

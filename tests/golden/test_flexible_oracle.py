@@ -15,7 +15,7 @@ from partita.contracts.ragged import Ragged
 from partita.methods.flexmdm import LEAST
 from partita.processes.insertion import Interpolant, order_nats
 from tests.golden.cases import Case, load, parts
-from tests.golden.test_flexible import agree, model_of, pairs, process_of
+from tests.support.flexible_references import agree, model_of, pairs, process_of
 
 CLEAN, MASKED, GONE = range(3)
 

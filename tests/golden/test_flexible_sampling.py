@@ -41,7 +41,7 @@ from partita.samplers.confidence import most_confident
 from partita.samplers.drafts import Draft, fitting
 from partita.schedules import make_schedule
 from tests.golden.cases import Case, load, parts, rule_of, stated
-from tests.golden.test_flexible import agree, packed, process_of, schedule_of
+from tests.support.flexible_references import agree, packed, process_of, schedule_of
 
 CONFIDENCE = {  # theirs: ours
     "position": "position",

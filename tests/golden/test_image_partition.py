@@ -24,8 +24,7 @@ from partita.samplers.guided_models import guided
 from partita.samplers.halton import halton_order, halton_ranks
 from partita.samplers.planned import reveal_in_order
 from tests.golden.cases import load, parts, rule_of
-from tests.golden.test_maskgit import mixed, probabilities, recorded
-from tests.golden.test_text_process import agree, gumbel_argmax
+from tests.support.references import agree, gumbel_argmax, mixed, probabilities, recorded
 
 
 class Images:

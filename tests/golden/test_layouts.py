@@ -17,9 +17,9 @@ from partita import load
 from partita.commands import main
 from partita.methods.mdlm import subs
 from partita.models.text_model import TextModel
-from tests.checkpoints import write_tokenizer
 from tests.golden import cases
 from tests.golden.cases import Case, rule_of
+from tests.support.checkpoints import write_tokenizer
 
 LAYOUTS = "image/layouts"
 WEIGHTS = {".ckpt", ".pth", ".pt", ".bin", ".safetensors"}

@@ -20,7 +20,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from partita.categorical import Decoding, weights
 from partita.errors import InputError
 from partita.methods import MaskGIT
 from partita.models.published.images import load_maskgit
@@ -32,23 +31,11 @@ from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas
 from partita.samplers.confidence import CONFIDENCES, most_confident
 from partita.samplers.counts import HIDDEN_SHARE, reveal_counts
-from partita.samplers.guidance import RAMPS, guide
+from partita.samplers.guidance import RAMPS
 from partita.samplers.halton import halton, halton_order
 from partita.schedules import make_schedule
 from tests.golden.cases import Case, load, parts, stated
-
-
-def probabilities(logits, temperature=1.0, top_k=None):
-    """The library's distribution of a token."""
-    table = weights(logits.reshape(-1, logits.shape[-1]), Decoding(temperature, top_k))
-    return (table / table.sum(-1, keepdim=True)).view(logits.shape)
-
-
-def mixed(conditional, unconditional, weight):
-    """The library's guided log-probabilities from recorded logits, in float64."""
-    logs = [x.double().log_softmax(-1) for x in (conditional, unconditional)]
-    return guide(*logs, weight)
-
+from tests.support.references import mixed, probabilities, recorded
 
 # MaskGIT's network -------------------------------------------------------------------------------
 
@@ -262,11 +249,6 @@ def close_shares(mode, side, theirs):
 
 
 # MaskGIT's samplers ------------------------------------------------------------------------------
-
-
-def recorded(case: Case, prefix):
-    """The tensors of a run by their short names."""
-    return {key.removeprefix(prefix): case[key] for key in case.keys(prefix)}
 
 
 def prefixes(case: Case):

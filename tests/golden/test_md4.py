@@ -26,32 +26,14 @@ from partita.randomness import Noise
 from partita.schedules import discretise, make_schedule, sampling_grid
 from partita.schedules.reference import MD4_EPS, Truncated
 from tests.golden.cases import Case, load, named
+from tests.support.md4_references import plain_schedule, scalar, stopped_schedule
 
 schedule_cases = pytest.mark.parametrize("name", named("md4/md4_schedules*"))
-
-
-def plain_schedule(name):
-    """Our schedule, from exactly 1 to exactly 0, under MD4's name."""
-    if name.startswith("poly"):
-        return make_schedule("polynomial", exponent=float(name.removeprefix("poly")))
-    return make_schedule(name)
-
-
-def stopped_schedule(name, eps):
-    """The same eps away from both ends; ours of MD4's own eps goes by its name."""
-    if eps == MD4_EPS:
-        return make_schedule(f"md4:{name}")
-    return Truncated(plain_schedule(name), eps, eps)
 
 
 def schedules_of(case: Case):
     """The case's schedules by their names."""
     return {name: stopped_schedule(name, case.config["eps"]) for name in case.config["schedules"]}
-
-
-def scalar(value):
-    """A number in the shape of a stored one."""
-    return torch.tensor([value], dtype=torch.float64)
 
 
 # Schedules ---------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from partita.processes.masked import prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
 from partita.schedules import sampling_grid
 from tests.golden.cases import Case, load, named
-from tests.golden.test_md4 import plain_schedule, scalar, stopped_schedule
+from tests.support.md4_references import plain_schedule, scalar, stopped_schedule
 
 
 def schedule_of(name, eps):

@@ -34,15 +34,8 @@ from partita.samplers.canvas import Canvas
 from partita.samplers.planned import NEVER, ordered, reveal_as_planned
 from partita.schedules import discretise, make_schedule
 from tests.golden.cases import Case, load, named, parts, rule_of
-from tests.golden.test_text_process import agree, gumbel_argmax
-from tests.golden.test_text_sampling import LAST_TIME
+from tests.support.references import LAST_TIME, QUERIES, agree, gumbel_argmax
 
-QUERIES = {  # theirs: ours
-    "learn": "learned",
-    "learn+freqs": "positions",
-    "learn+freqs+mean": "mean",
-    "learn+freqs+logsumexp": "logsumexp",
-}
 networks = pytest.mark.parametrize("name", named("text/pgm_text_*"))
 packed_or_masked = pytest.mark.parametrize("packed", [True, False])
 

@@ -2,8 +2,8 @@
 
 The case has as many groups as channels in every norm, which our networks have where they are asked
 to. Such a norm takes away all that is added to a channel, and with it the condition: its layers are
-loaded, but the logits do not tell them apart from others. (`tests/test_pixel_networks.py` shows
-that times matter by default.) Ours ends the condition with a SiLU, as all of our networks do.
+loaded, but the logits do not tell them apart from others. (`tests/networks/test_pixel_networks.py`
+shows that times matter by default.) Ours ends the condition with a SiLU, as all of our networks do.
 
 Their sinusoids are sines first, ours cosines first: the rows of the first layer change places.
 """

@@ -5,17 +5,12 @@ from __future__ import annotations
 import torch
 
 from partita.methods import AR, MDLM
-from partita.models.published.reference import load_dit, rename_dit
+from partita.models.published.reference import rename_dit
 from partita.networks import CausalTransformer, Transformer
 from partita.networks.layers import sinusoid
 from partita.processes.corruption import Corruption
-from tests.golden.cases import Case, load
-
-
-def build(case: Case, kind: type[Transformer]) -> Transformer:
-    """Our network with the case's weights."""
-    model, causal = case.config["model"], kind is CausalTransformer
-    return load_dit(case.state_dict(), model["n_heads"], model["length"], causal).eval()
+from tests.golden.cases import load
+from tests.support.references import build
 
 
 def test_dit_logits_and_hidden_states():

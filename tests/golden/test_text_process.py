@@ -15,25 +15,14 @@ import torch
 from partita.categorical import kept_by_top_p
 from partita.contracts.layouts import Queries
 from partita.methods.mdlm import subs
+from partita.methods.weighing import weighted_cross_entropy
 from partita.processes.corruption import Discrete, Rate
-from partita.processes.masked import marginal, posterior, reverse, states, weighted_cross_entropy
+from partita.processes.masked import marginal, posterior, reverse, states
 from partita.schedules import discretise, make_schedule
 from partita.schedules.formulas import Linear
 from partita.schedules.reference import MDLM_EPS
 from tests.golden.cases import load, parts, rule_of
-
-
-def agree(case, ours, theirs, what):
-    """A part of a stored tensor agrees with ours within the case's tolerance."""
-    limits = {name: case.facts["tolerance"][name] for name in ("atol", "rtol")}
-    torch.testing.assert_close(
-        ours.to(theirs.dtype), theirs, **limits, msg=lambda text: f"{case.name} {what}: {text}"
-    )
-
-
-def gumbel_argmax(probs, u):
-    """The reference's draw from unnormalised probabilities, with its recorded uniforms."""
-    return (probs / (1e-10 - torch.log(u + 1e-10))).argmax(-1)
+from tests.support.references import agree, gumbel_argmax
 
 
 def carried_over(mean, z_t, mask_id):

@@ -18,11 +18,7 @@ from partita.schedules import make_schedule
 from partita.schedules.formulas import Linear
 from partita.training.ema import MovingAverage
 from tests.golden.cases import load, parts, rule_of
-from tests.golden.test_text_networks import build
-from tests.golden.test_text_process import gumbel_argmax
-
-LAST_TIME = 1e-5  # where the reference's grid of times ends
-
+from tests.support.references import LAST_TIME, build, gumbel_argmax
 
 SAMPLERS = ("ddpm", "ddpm_cache")
 samplers = pytest.mark.parametrize(

@@ -19,11 +19,11 @@ import torch
 
 from partita.likelihood import bounds as likelihood
 from partita.likelihood.bounds import nelbo
-from tests.laws import test_bounds as masked
-from tests.laws import test_genmd4_laws as genmd4
-from tests.laws import test_partition_laws as partition
-from tests.laws import test_sedd_laws as sedd
 from tests.laws.tables import random_logits, table_mdlm, table_pgm
+from tests.support import bounds as masked
+from tests.support import genmd4_laws as genmd4
+from tests.support import partition_bounds as partition
+from tests.support import score_laws as sedd
 
 SEEDS = 750
 REPLICATES = 2

@@ -15,15 +15,12 @@ import sys
 
 import pytest
 import torch
-from torch import nn
 
 from partita.errors import InputError
 from partita.methods.base import METHODS
 from partita.methods.contracts import Chain
 from partita.methods.d3pm import D3PM, posterior, reverse
-from partita.methods.masked_method import TIME_SCALE
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
-from partita.networks.base import Network
 from partita.networks.options import TransformerOptions
 from partita.processes.betas import BETAS, betas_of, make_betas
 from partita.processes.matrices import Own, make_transition
@@ -34,7 +31,6 @@ from partita.schedules import SCHEDULES, make_schedule
 from tests.laws.tables import (
     MASK,
     VOCAB,
-    TableConfig,
     TableNetwork,
     all_sequences,
     assert_law,
@@ -44,60 +40,22 @@ from tests.laws.tables import (
     table_md4,
     table_mdlm,
 )
+from tests.support.chain_laws import (
+    BETA_ROWS,
+    TimedTable,
+    both,
+    explicit,
+    naive_law,
+    naive_step,
+    product,
+    random_matrices,
+    states_of,
+    timed_logits,
+)
 
 SAMPLES = 30_000
 EXACT = [name for name in SCHEDULES if ":" not in name]
-BETA_ROWS = {
-    "falling": [0.5, 0.2, 0.4, 0.1],
-    "forgets": [0.3, 1.0, 0.2, 1.0],  # 1 in the middle: everything before it is lost
-    "rests": [0.0, 0.6, 0.0, 0.3],
-}
 KINDS = ["absorbing", "uniform", "gaussian", "own", "own-mask"]
-
-
-def explicit(kind, betas, tokens=VOCAB):
-    """Q_1..Q_T, from the definitions in the paper's appendix A.2."""
-    matrices = []
-    for beta in betas:
-        size = tokens + (kind == "absorbing")
-        matrix = torch.zeros(size, size, dtype=torch.float64)
-        for i, j in itertools.product(range(size), repeat=2):
-            if kind == "absorbing":
-                share = 1.0 if j == tokens else 0.0
-                matrix[i, j] = (1 - beta) * (i == j) + beta * share
-            elif kind == "uniform":
-                matrix[i, j] = (1 - beta) * (i == j) + beta / size
-            elif i != j:
-                total = sum(
-                    math.exp(-4 * n**2 / ((size - 1) ** 2 * beta)) for n in range(1 - size, size)
-                )
-                matrix[i, j] = math.exp(-4 * (i - j) ** 2 / ((size - 1) ** 2 * beta)) / total
-        if kind == "gaussian":
-            matrix += torch.diag(1 - matrix.sum(-1))
-        matrices.append(matrix)
-    return torch.stack(matrices)
-
-
-def random_matrices(size, steps, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(steps, size, size, generator=generator, dtype=torch.float64).softmax(-1)
-
-
-def both(kind, betas="falling"):
-    """A transition of the library, and its explicit matrices."""
-    values = torch.tensor(BETA_ROWS[betas], dtype=torch.float64)
-    if kind.startswith("own"):
-        masks = kind == "own-mask"
-        matrices = random_matrices(VOCAB + masks, len(values))
-        return Own(matrices, masks=masks), matrices
-    return TRANSITIONS[kind](VOCAB, values), explicit(kind, values.tolist())
-
-
-def product(matrices, s, t):
-    result = torch.eye(matrices.shape[-1], dtype=torch.float64)
-    for index in range(s, t):
-        result = result @ matrices[index]
-    return result
 
 
 def pairs(steps):
@@ -113,56 +71,6 @@ closed = pytest.mark.parametrize(
         ("own-mask", "falling"),
     ],
 )
-
-
-class TimedTable(nn.Module, Network):
-    """Logits looked up by step and state."""
-
-    def __init__(self, logits):
-        super().__init__()
-        self.table = nn.Parameter(logits)
-        self.config = TableConfig(length=logits.shape[2])
-
-    def forward(self, tokens, *, queries, scalar=None, label=None):  # noqa: ARG002
-        step = torch.round(scalar.double() / TIME_SCALE * (len(self.table) - 1)).long()
-        return self.table[step, state_index(tokens)][queries.rows, queries.positions]
-
-
-def timed_logits(steps, length, seed=0):
-    """A table for every step; the first one, of step 0, is never asked."""
-    return torch.stack([random_logits(length, 100 * seed + step) for step in range(steps + 1)])
-
-
-def states_of(size, length):
-    return torch.tensor(list(itertools.product(range(size), repeat=length)))
-
-
-def naive_step(logits, matrices, s, t, last_step="posterior"):
-    """p(z_s | z_t) over all states from equation 4, one product of explicit matrices each."""
-    size, length = matrices.shape[-1], logits.shape[2]
-    states = states_of(size, length)
-    mean = torch.zeros(len(states), length, size, dtype=torch.float64)
-    mean[..., :VOCAB] = logits[t, state_index(states)].softmax(-1)
-    back = product(matrices, s, t).T[states]
-    joint = back * (mean @ product(matrices, 0, s))
-    one = joint / joint.sum(-1, keepdim=True)
-    if last_step == "prediction" and (s, t) == (0, 1):
-        one = mean
-    return torch.stack([one[:, l][:, states[:, l]] for l in range(length)]).prod(0)  # noqa: E741
-
-
-def naive_law(logits, matrices, grid, last_step="posterior"):
-    """The law of what the chain ends in, from the mean of q(z_T | x) over the tokens."""
-    size, length = matrices.shape[-1], logits.shape[2]
-    states = states_of(size, length)
-    prior = product(matrices, 0, len(matrices))[:VOCAB].mean(0)
-    law = prior[states].prod(-1)
-    for t, s in itertools.pairwise(grid):
-        step = naive_step(logits, matrices, s, t, last_step)
-        law = law @ torch.where(law[:, None] > 0, step, 0)
-    clean = (states < VOCAB).all(-1)
-    assert float(law[~clean].sum()) == pytest.approx(0, abs=1e-15)
-    return law[clean]
 
 
 def enumerated_bound(method, x):

@@ -17,7 +17,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from partita.distillation import DIVERGENCES, SDTT, DistillationOptions
+from partita.distillation import DIVERGENCES, SDTT
 from partita.distillation.sdtt import reveal_plan, teacher_targets
 from partita.processes.draws import even_times, positive_time
 from partita.randomness import Noise, Purpose
@@ -35,6 +35,7 @@ from tests.laws.tables import (
     table_mdlm,
     table_pgm,
 )
+from tests.support.distillation_rounds import boundaries, first_round
 
 SCHEDULES = {
     name: make_schedule(name)
@@ -49,11 +50,6 @@ substeps = pytest.mark.parametrize("k", [2, 3])
 tables = pytest.mark.parametrize("table", TABLES.values(), ids=list(TABLES))
 divergences = pytest.mark.parametrize("divergence", EVERY_DIVERGENCE)
 kullback_leibler = pytest.mark.parametrize("divergence", ["forward-kl", "reverse-kl"])
-
-
-def first_round(k, steps, divergence="reverse-kl"):
-    """A teacher of `steps` steps, of which a student takes k at once."""
-    return DistillationOptions(round=1, steps=steps, substeps=k, divergence=divergence)
 
 
 # Plans -------------------------------------------------------------------------------------------
@@ -73,22 +69,6 @@ def step_law(t, options, schedule):
         law.append(left * revealed)
         left = left * (1 - revealed)
     return torch.stack([*law, left], -1)
-
-
-def boundaries(t, options, schedule):
-    """The uniform numbers from which on a token is asked for in step 1, 2, ...: [times, k - 1].
-
-    A plan never falls as its number rises, so each is found by halving an interval.
-    """
-    found = []
-    for step in range(1, options.substeps):
-        low, high = torch.zeros_like(t)[:, None], torch.ones_like(t)[:, None]
-        for _ in range(45):
-            middle = (low + high) / 2
-            reached = reveal_plan(t, options, schedule, middle) >= step
-            low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
-        found.append(high[:, 0])
-    return torch.stack(found, -1)
 
 
 TIMES = torch.tensor([1.0, 0.83, 0.5, 0.3, 0.12, 0.01], dtype=torch.float64)  # some below k dt

@@ -19,11 +19,12 @@ from partita.networks.unet import UNet
 from partita.samplers import guided, sample
 from partita.samplers.gaussian import generate
 from partita.schedules import sampling_grid
-from tests.laws import growing, tables, test_genmd4_laws
+from tests.laws import growing, tables
 from tests.laws.tables import LEVEL, MASK, VOCAB, LabelledNetwork, MixedNetwork, assert_law
-from tests.laws.test_d3pm_laws import TimedTable, both, naive_law, timed_logits
-from tests.laws.test_gaussian_laws import MixedFormula, token_law, two_tokens
-from tests.laws.test_sedd_laws import CHAINS, Scores, both_graphs, both_samplers, rule_law
+from tests.support.chain_laws import TimedTable, both, naive_law, timed_logits
+from tests.support.gaussian_laws import MixedFormula, token_law, two_tokens
+from tests.support.genmd4_laws import chain_law
+from tests.support.score_laws import CHAINS, Scores, both_graphs, both_samplers, rule_law
 
 LENGTH, CLASSES, LABEL, WEIGHT, SAMPLES = 6, 3, 1, 2.0, 20_000
 LABELS, NONE = torch.tensor([0, 2, 1]), torch.full((3,), CLASSES)
@@ -232,7 +233,7 @@ def test_genmd4(ramp):
     for model in models:
         model.raw = nn.Parameter(torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64))
     grid = sampling_grid("uniform", 3)
-    laws = [test_genmd4_laws.chain_law(model, [MASK, MASK], grid) for model in models[1:]]
+    laws = [chain_law(model, [MASK, MASK], grid) for model in models[1:]]
     assert_pulled(*laws)
     assert_law(draw(models[0], ramp, steps=3), laws[0])
 

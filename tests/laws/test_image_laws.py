@@ -33,7 +33,7 @@ from tests.laws.tables import (
     state_index,
     table_mdlm,
 )
-from tests.laws.test_sampler_laws import law_of_groups, uniform_mixture
+from tests.support.sampler_laws import law_of_groups, uniform_mixture
 
 SAMPLES, CLASSES, LABEL = 30_000, 2, 1
 

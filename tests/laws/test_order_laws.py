@@ -31,7 +31,7 @@ from tests.laws.tables import (
     table_mdlm,
     table_pgm,
 )
-from tests.laws.test_bounds import subset_bound
+from tests.support.bounds import subset_bound
 
 LENGTH, SAMPLES = 3, 30_000
 MODELS = {"mdlm": table_mdlm, "pgm": table_pgm, "md4, told the time": table_md4}

@@ -28,7 +28,6 @@ from partita.processes.corruption import (
     Subset,
     make_law,
     unweighted,
-    weighed,
 )
 from partita.processes.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
@@ -53,15 +52,23 @@ from tests.laws.tables import (
     table_mdlm,
     table_pgm,
 )
-from tests.laws.test_bounds import (
+from tests.support.bounds import (
     EXACT,
     all_masks,
     continuous_bound,
     discrete_bound,
     quadrature,
-    subset_bound,
 )
-from tests.laws.test_sampler_laws import law_of_groups, prediction, uniform_mixture
+from tests.support.partition_bounds import (
+    LAWS,
+    discrete_groups,
+    exact_bound,
+    expected_at,
+    group_nats,
+    half_ends,
+    k_form,
+)
+from tests.support.sampler_laws import law_of_groups, prediction, uniform_mixture
 
 SYMMETRIC = {  # alpha(1 - t) = 1 - alpha(t)
     name: make_schedule(name) for name in ("linear", "log-linear", "cosine-squared")
@@ -104,54 +111,11 @@ class Complement(Schedule):
 # Expectations ------------------------------------------------------------------------------------
 
 
-def group_nats(method, tokens, partition, valid=None):
-    """What each group's bound alone would count: [2, rows], group 1 first.
-
-    The loss is the mean of the two bounds, so each group enters it with half its weight.
-    """
-    loss = method.loss_of(tokens, partition, valid)
-    nats, groups = 2 * loss.per_token.detach(), partition.groups
-    assert torch.equal(loss.counted, torch.ones_like(groups) if valid is None else valid)
-    both = torch.stack([torch.where(groups, nats, 0).sum(-1), torch.where(groups, 0, nats).sum(-1)])
-    torch.testing.assert_close(both.mean(0), loss.per_sequence.detach())
-    return both
-
-
-def expected_at(method, sequences, schedule, times, weights):
-    """E over partitions of both groups' nats at each time: [2, times, sequences]."""
-    partitions = all_masks(sequences.shape[1])
-    shape = (len(times), len(sequences), len(partitions))
-    groups = partitions.expand(*shape, -1).flatten(0, 2)
-    tokens = sequences[None, :, None].expand(*shape, -1).flatten(0, 2)
-    hidden, visible, *weights = (
-        values[:, None, None].expand(shape).flatten()
-        for values in (schedule.one_minus_alpha(times), schedule.alpha(times), *weights)
-    )
-    chance = torch.where(groups, hidden[:, None], visible[:, None]).prod(-1)
-    nats = group_nats(method, tokens, weighed(groups, *weights, torch.ones_like(groups)))
-    return (chance * nats).reshape(2, *shape).sum(-1)
-
-
 def continuous_groups(method, sequences, schedule, weights=None, nodes=240):
     """The law "continuous", integrated over t: each group's bound, [2, sequences]."""
     times, shares = quadrature(nodes)
     weights = Continuous(schedule).weights(times) if weights is None else weights(times)
     return (shares[:, None] * expected_at(method, sequences, schedule, times, weights)).sum(1)
-
-
-def discrete_groups(method, sequences, schedule, steps):
-    """The law "discrete" on its T + 1 points: the bound of each group, [2, sequences]."""
-    index = torch.arange(steps + 1, dtype=torch.float64)
-    weights = Discrete(schedule, steps).partition_weights(index)
-    expected = expected_at(method, sequences, schedule, index / steps, weights)
-    return (half_ends(steps)[:, None] * expected).sum(1)
-
-
-def half_ends(count):
-    """0..n with equal chances, but for the ends, which have half of the others'."""
-    law = torch.full((count + 1,), 1 / count, dtype=torch.float64)
-    law[[0, -1]] /= 2
-    return law
 
 
 def size_law(count):
@@ -186,12 +150,6 @@ def subset_groups(method, x):
     """The law "subset", every partition with its chance: the bound of each group, [2]."""
     drawn, chance = subset_partitions(torch.ones_like(x, dtype=torch.bool))
     return (chance * group_nats(method, x.expand(len(chance), -1), drawn)).sum(-1)
-
-
-def k_form(logits, sequences):
-    """MDLM's bound of the same table, with the time integrated out."""
-    method = table_mdlm(logits)
-    return torch.tensor([subset_bound(method, x) for x in sequences], dtype=torch.float64)
 
 
 def minus_log_p(method, sequences, visible=None):
@@ -604,22 +562,6 @@ def test_clipped_training_is_measured_by_the_bound():
     assert method.bound_law.bound
     with pytest.raises(InputError, match="most"):
         make_law("clipped", make_schedule("linear"), most=0)
-
-
-LAWS = {
-    "continuous": Continuous(make_schedule("cosine")),
-    "discrete": Discrete(make_schedule("cosine"), 4),
-    "subset": Subset(),
-}
-
-
-def exact_bound(law, logits, x, groups):
-    """What an estimate with one or with both groups should average to."""
-    if law != "discrete":
-        return float(k_form(logits, x[None])[0])
-    if groups == 1:
-        return discrete_bound(table_mdlm(logits, schedule="cosine"), x, 4)
-    return float(discrete_groups(table_pgm(logits), x[None], make_schedule("cosine"), 4).mean())
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -26,7 +26,7 @@ from partita.execution.compilation import compile_parts
 from partita.execution.program import Board, Memory, Program
 from partita.execution.timetable import Timetable
 from partita.kernels.evenness import pad_in_place
-from partita.methods.base import has_plain_softmax
+from partita.methods.asking import has_plain_softmax
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer

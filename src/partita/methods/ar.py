@@ -6,8 +6,6 @@ size), so the first token has a probability too and the likelihood is exact.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -16,14 +14,15 @@ from torch.nn import functional as F
 from partita.contracts.layouts import DENSE, Layout, Segments
 from partita.contracts.loss import Loss
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_tokens, fuses, plain_softmax
+from partita.methods.asking import head_of, plain_softmax
+from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import TextMethod
 from partita.methods.mdlm import subs
+from partita.methods.weighing import weighed
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
-from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy
 from partita.randomness import Noise
 
 
@@ -37,6 +36,7 @@ class AR(nn.Module, TextMethod):
         loss="cross-entropy of the next token, the exact likelihood",
     )
     family: str = "causal"
+    all_positions = True  # every token is predicted: none has to be found
 
     def __init__(self, network: CausalTransformer, *, start_id: int | None = None) -> None:
         super().__init__()
@@ -73,10 +73,6 @@ class AR(nn.Module, TextMethod):
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         """log p(next token): never the start token."""
         return subs(logits, self.start_id)
-
-    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002
-        """Whether a loss waits for the GPU: every token is predicted, so nothing is to be found."""
-        return False
 
     def new_caches(self, batch: int) -> list[KeyValueCache]:
         """Memory for `batch` sequences that are written from left to right."""
@@ -126,11 +122,5 @@ class AR(nn.Module, TextMethod):
             tokens = torch.where(valid, tokens, self.start_id)  # padding may hold anything
         read = self.shifted(tokens, layout)
         weights = torch.ones(tokens.shape, device=tokens.device)
-        told: dict[str, Any] = {"queries": queries, "label": label, "layout": layout}
-        if fuses(self):
-            vectors, head = self.network(read, project=False, **told), self.network.head
-            return projected_cross_entropy(
-                vectors, head, queries, tokens, weights, valid, self.start_id
-            )
-        log_probs = self.log_probabilities(self.network(read, **told))
-        return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)
+        answer = self.network(read, queries=queries, label=label, layout=layout, **head_of(self))
+        return weighed(self, answer, queries, tokens, weights, valid)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from partita.devices import readable
 from partita.errors import require
-from partita.methods.contracts import OWED, Model, QueriesHidden, TextMethod
+from partita.methods.contracts import OWED, Model, TextMethod
 from partita.moved import name_of_before
-from partita.networks.transformer import Transformer
 from partita.registry import Registry
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 if not TYPE_CHECKING:
 
@@ -78,43 +74,6 @@ def is_flexible(method: object) -> bool:
     Such a text is read, scored and written as a whole: no part of it stands for it.
     """
     return getattr(method, "family", None) == "flexible"
-
-
-def plain_softmax(log_probabilities: F) -> F:
-    """Mark a parameterisation as the softmax of all outputs but the mask, which kernels know."""
-    log_probabilities.plain_softmax = True  # type: ignore[attr-defined]
-    return log_probabilities
-
-
-def has_plain_softmax(method: object) -> bool:
-    """Whether kernels can stand in for a method's `log_probabilities`: not for one of its own."""
-    return getattr(getattr(method, "log_probabilities", None), "plain_softmax", False)
-
-
-SMALL_HEAD = 0.25  # of the weights of the blocks
-
-
-def asks_everywhere(method: QueriesHidden, tokens: Int64[Tensor, "B L"]) -> bool:
-    """Whether a loss asks at visible places too, and leaves their answers out.
-
-    To find the hidden ones, a program on a GPU must wait for it, and its steps cannot be captured.
-    Where the head is small beside the blocks (about 12 W^2 weights each), it is asked everywhere
-    instead: where half of the tokens are hidden, that is an eighth more work at most. A loss that
-    holds the logits of all places does so only if they take no more memory than a layer.
-    """
-    if method.everywhere is not None:
-        return method.everywhere
-    network = method.network
-    if readable(tokens) or not isinstance(network, Transformer):
-        return False
-    blocks = 12 * network.config.depth * network.config.width
-    most = SMALL_HEAD * blocks if fuses(method) else network.config.width
-    return network.config.outputs <= most
-
-
-def fuses(method: object) -> bool:
-    """Whether a loss takes over the head of its network, and never holds all logits."""
-    return getattr(getattr(method, "network", None), "fuses", False) and has_plain_softmax(method)
 
 
 def check_tokens(tokens: Tensor, model: Model, valid: Tensor | None = None) -> None:

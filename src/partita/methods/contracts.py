@@ -7,7 +7,7 @@ alone, so that a subclass may bring each of them as an attribute, a class attrib
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -175,6 +175,9 @@ class FlexibleModel(Model, ABC):
 
 class QueriesHidden:
     """A method whose loss queries its network at hidden tokens."""
+
+    all_positions: ClassVar[bool] = False
+    """Whether it queries all tokens, so that none has to be found."""
 
     everywhere: bool | None = None
     """Whether it queries visible positions too; None: on GPUs, if the head is small."""

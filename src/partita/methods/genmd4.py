@@ -51,7 +51,8 @@ from torch.nn import functional as F
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.errors import require, require_positive
-from partita.methods.base import METHODS, About, asks_everywhere, check_tokens
+from partita.methods.asking import asks_everywhere
+from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import Chain, QueriesHidden, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional, check_timed

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.errors import InputError, require
-from partita.methods.base import asks_everywhere, check_tokens, fuses
+from partita.methods.asking import asks_everywhere, head_of
+from partita.methods.base import check_tokens
 from partita.methods.contracts import Denoiser, QueriesHidden, TextMethod
+from partita.methods.weighing import weighed
 from partita.networks.base import AnyNetwork, Network, check_bidirectional
 from partita.networks.kinds import make_network
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.packing import places_of
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
-from partita.processes.masked import projected_cross_entropy, weighted_cross_entropy
 from partita.randomness import Noise
-from partita.registry import is_ours
 from partita.schedules import Schedule, make_schedule
 
 TIME_SCALE = 1000.0  # the sinusoids that embed a time resolve steps of about 1, so t is stretched
@@ -196,14 +196,12 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
         time: Tensor | None,
         label: Tensor | None,
         layout: Layout,
-        project: bool = True,
+        **how: Any,
     ) -> Tensor:
-        """Logits, or what the head would make them of."""
+        """Logits, or with `head_of` what the head would make them of."""
         z = torch.where(revealed, tokens, self.mask_id)
-        told: dict[str, Any] = {} if layout is DENSE else {"layout": layout}  # not known to all
-        told |= {} if project else {"project": False}
-        scalar = self.scalar(time)
-        return self.network(z, queries=asked, scalar=scalar, label=label, **told)
+        how |= {} if layout is DENSE else {"layout": layout}  # not known to all
+        return self.network(z, queries=asked, scalar=self.scalar(time), label=label, **how)
 
     def scalar(self, time: Tensor | None) -> Tensor | None:
         """What the network is told of the time."""
@@ -259,31 +257,9 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
         everywhere = asks_everywhere(self, tokens)
         queries = places_of(None if everywhere else hidden, tokens)
         seen = tokens, ~hidden, queries, corruption.times, label, layout
-        answer = self._ask(*seen, project=not fuses(self))
+        answer = self._ask(*seen, **head_of(self))
         if not everywhere:
-            return self._weighed(answer, queries, tokens, weights, valid)
+            return weighed(self, answer, queries, tokens, weights, valid)
         some_token = int(self.mask_id == 0)  # a visible place may hold a mask: padding
         asked, weights = tokens.where(hidden, some_token), weights.where(hidden, 0)
-        return self._weighed(answer, queries, asked, weights, valid).of(hidden)
-
-    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        """Whether the loss of such tokens waits for the GPU, to find out how much is hidden.
-
-        Who knows what a law of somebody's own does?
-        """
-        return not (asks_everywhere(self, tokens) and is_ours(self.law))
-
-    def _weighed(
-        self,
-        answer: Tensor,
-        queries: Queries,
-        tokens: Tensor,
-        weights: Tensor,
-        valid: Tensor,
-    ) -> Loss:
-        """The weighted cross-entropy of what the network answered."""
-        if not fuses(self):
-            log_probs = self.log_probabilities(answer)
-            return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)
-        head: nn.Linear = self.network.head  # type: ignore[attr-defined]
-        return projected_cross_entropy(answer, head, queries, tokens, weights, valid, self.mask_id)
+        return weighed(self, answer, queries, asked, weights, valid).of(hidden)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from partita.methods.base import METHODS, About, plain_softmax
+from partita.methods.asking import plain_softmax
+from partita.methods.base import METHODS, About
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import subs
 

@@ -23,7 +23,6 @@ The samplers are those of the masked family (algorithm 1 is `ordered` in random 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,19 +31,17 @@ from torch import Tensor, nn
 
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
-from partita.devices import readable
 from partita.errors import require, require_int
-from partita.methods.base import METHODS, About, asks_everywhere, fuses, plain_softmax
+from partita.methods.asking import head_of, plain_softmax
+from partita.methods.base import METHODS, About
 from partita.methods.masked_method import MaskedMethod
-from partita.methods.mdlm import MDLM, subs
+from partita.methods.mdlm import subs
+from partita.methods.weighing import weighed
 from partita.networks.base import PartitionNetwork
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.packing import places_of
 from partita.networks.partition import PartitionTransformer
-from partita.networks.transformer import Transformer
 from partita.processes.corruption import Law, Partition, PartitionLaw
 from partita.randomness import Noise
-from partita.registry import is_ours
 
 
 class PartitionMethod(MaskedMethod):
@@ -58,9 +55,9 @@ class PartitionMethod(MaskedMethod):
         valid: Tensor | None,
         label: Tensor | None,
         layout: Layout,
-        project: bool = True,
+        **how: Any,
     ) -> tuple[Tensor, Queries]:
-        """Logits (or what the head reads) of every valid token, and where they stand."""
+        """Logits of every valid token, and where they stand."""
 
     def predict_both(
         self,
@@ -125,9 +122,9 @@ class PartitionMethod(MaskedMethod):
     ) -> Loss:
         """The loss for tokens that are already partitioned."""
         seen = tokens, partition.groups, valid, label, layout
-        answer, queries = self._ask_both(*seen, project=not fuses(self))
+        answer, queries = self._ask_both(*seen, **head_of(self))
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        return self._weighed(answer, queries, tokens, partition.weights / 2, real)
+        return weighed(self, answer, queries, tokens, partition.weights / 2, real)
 
 
 @METHODS.register("pgm")
@@ -149,6 +146,7 @@ class PGM(PartitionMethod):
     default_law = "subset"
     default_conditioning = "none"
     partitions = True
+    all_positions = True
     reads_padding = False
 
     @classmethod
@@ -180,11 +178,6 @@ class PGM(PartitionMethod):
         )
         super()._check_network()
 
-    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002
-        """All tokens are predicted, however they are parted: nothing has to be found."""
-        packed = isinstance(self.network, PartitionTransformer) and self.network.packed
-        return not (packed and is_ours(self.law))
-
     @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)  # for networks that have a logit for a mask after all
@@ -197,12 +190,11 @@ class PGM(PartitionMethod):
         time: Tensor | None,  # noqa: ARG002 - never told the time
         label: Tensor | None,
         layout: Layout,
-        project: bool = True,
+        **how: Any,
     ) -> Tensor:
         """The revealed tokens are the other group of those that are asked for."""
         seen = revealed & (tokens != self.mask_id)
-        told: dict[str, Any] = {} if project else {"project": False}
-        return self.network(tokens, seen, queries=asked, label=label, layout=layout, **told)
+        return self.network(tokens, seen, queries=asked, label=label, layout=layout, **how)
 
     def _ask_both(
         self,
@@ -211,61 +203,6 @@ class PGM(PartitionMethod):
         valid: Tensor | None,
         label: Tensor | None,
         layout: Layout,
-        project: bool = True,
+        **how: Any,
     ) -> tuple[Tensor, Queries]:
-        told: dict[str, Any] = {} if project else {"project": False}
-        return self.network.both(tokens, groups, real=valid, label=label, layout=layout, **told)
-
-
-@METHODS.register("mdlm-complementary")
-class ComplementaryMDLM(MDLM, PartitionMethod):
-    """MDLM with complementary masking (PGM, section 5.3): the same loss, a network with masks.
-
-    Every sequence is seen twice, with group 1 masked and with group 0 masked. It isolates what
-    PGM gains from learning from both groups, at twice the cost of MDLM.
-    """
-
-    about = replace(
-        PGM.about,
-        equation="section 5.3",
-        loss="MDLM's bound under complementary masks: every token is predicted once",
-    )
-    passes = 2  # of the network over a token, in a step of training
-
-    def _ask_both(
-        self,
-        tokens: Tensor,
-        groups: Tensor,
-        valid: Tensor | None,
-        label: Tensor | None,
-        layout: Layout,
-        project: bool = True,
-    ) -> tuple[Tensor, Queries]:
-        real = torch.ones_like(groups) if valid is None else valid
-        halves = groups & real, ~groups & real
-        if self._asks_twice(tokens):
-            queries = places_of(valid, tokens)
-            first, second = (
-                self._ask(tokens, ~hidden, queries, None, label, layout, project)
-                for hidden in halves
-            )
-            own = groups[queries.rows, queries.positions, None]
-            return torch.where(own, first, second), queries
-        asked = [places_of(hidden, tokens) for hidden in halves]
-        answers = [
-            self._ask(tokens, ~hidden, queries, None, label, layout, project)
-            for hidden, queries in zip(halves, asked, strict=True)
-        ]
-        rows, positions = (torch.cat(places) for places in zip(*asked, strict=True))
-        return torch.cat(answers), Queries(rows, positions)
-
-    def _asks_twice(self, tokens: Tensor) -> bool:
-        """Whether each place is asked with both groups hidden, and one of its answers chosen.
-
-        What a fused loss asks for is what its head reads: the head itself is asked once.
-        """
-        free = not readable(tokens) and fuses(self) and isinstance(self.network, Transformer)
-        return free or asks_everywhere(self, tokens)
-
-    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        return not (self._asks_twice(tokens) and is_ours(self.law))
+        return self.network.both(tokens, groups, real=valid, label=label, layout=layout, **how)

@@ -13,19 +13,13 @@ Distributions over states are written as vectors whose last axis holds every tok
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from jaxtyping import Float, Int64
+from torch import Tensor
 from torch.nn import functional as F
 
-from partita.contracts.layouts import Queries
-from partita.contracts.loss import Loss
-from partita.kernels.cross_entropy import weighted_nats
 from partita.schedules import Schedule
-
-# The process -------------------------------------------------------------------------------------
 
 
 def states(tokens: Int64[Tensor, "*t"], size: int) -> Float[Tensor, "*t size"]:
@@ -109,54 +103,3 @@ def reconstruction_nats(schedule: Schedule, tokens: int, vocab_size: int) -> flo
     """
     hidden = float(schedule.one_minus_alpha(torch.zeros((), dtype=torch.float64)))
     return tokens * hidden * math.log(vocab_size)
-
-
-# The loss ----------------------------------------------------------------------------------------
-
-
-def weighted_cross_entropy(
-    log_probs: Float[Tensor, "N V"],
-    queries: Queries,
-    tokens: Int64[Tensor, "B L"],
-    weights: Float[Tensor, "B L"],
-    valid: Bool[Tensor, "B L"],
-) -> Loss:
-    """sum of w * -log p(x) over the queried tokens, divided by the number of real tokens."""
-    target = tokens[queries.rows, queries.positions]
-    nats = -log_probs.gather(-1, target[:, None])[:, 0]
-    return _weighed(nats, queries, tokens, weights, valid)
-
-
-def projected_cross_entropy(
-    vectors: Float[Tensor, "N W"],
-    head: nn.Linear,
-    queries: Queries,
-    tokens: Int64[Tensor, "B L"],
-    weights: Float[Tensor, "B L"],
-    valid: Bool[Tensor, "B L"],
-    forbidden: int,
-) -> Loss:
-    """The same from what the head reads; the logits of the batch are never held all at once.
-
-    The objective alone can be differentiated. `forbidden` is an output that gets no mass.
-    """
-    target = tokens[queries.rows, queries.positions]
-    at = weights[queries.rows, queries.positions]
-    forbidden = forbidden if forbidden < head.out_features else -1
-    total, nats = weighted_nats(vectors, head.weight, head.bias, target, at, forbidden)
-    loss = _weighed(nats, queries, tokens, weights, valid)
-    return replace(loss, objective=total / loss.tokens)
-
-
-def _weighed(
-    nats: Tensor, queries: Queries, tokens: Tensor, weights: Tensor, valid: Tensor
-) -> Loss:
-    """Each token's nats at its place, weighed and added up."""
-    empty = nats.new_zeros(tokens.shape)
-    cross_entropy = empty.index_put((queries.rows, queries.positions), nats)
-    counted = torch.zeros_like(valid).index_put(
-        (queries.rows, queries.positions), torch.ones_like(queries.rows, dtype=torch.bool)
-    )
-    per_token = cross_entropy * weights.to(nats.dtype)
-    count = valid.sum()
-    return Loss(per_token.sum() / count, per_token, cross_entropy, counted, count)

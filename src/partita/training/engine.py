@@ -28,10 +28,10 @@ from partita.execution.captured_pass import CapturedPass
 from partita.execution.compilation import compile_parts
 from partita.likelihood.bounds import bound_ends
 from partita.methods.ar import AR
+from partita.methods.asking import needs_host_sync
 from partita.optim.optimisers import OPTIMISERS
 from partita.parallel import World, like, release, spread, synchronising, whole
 from partita.randomness import Noise
-from partita.registry import is_ours
 from partita.training.ema import MovingAverage
 from partita.training.objective import Objective
 
@@ -119,19 +119,11 @@ class Engine:
         """Whether steps are the same kernels again and again, so that they can be captured."""
         alike = len(parts) == 1 and parts[0].tokens.is_cuda and CapturedPass.fits(parts[0])
         alone = self.world.size == 1 and self.lesson is None and not self._drops
-        if not (self.run.capture and alike and alone) or self._waits(parts[0]):
+        if not (self.run.capture and alike and alone):
+            return False
+        if needs_host_sync(self.method, parts[0].tokens):
             return False
         return self.captured is None or self.captured.takes(parts[0])
-
-    def _waits(self, batch: Batch) -> bool:
-        """Whether a loss waits for the GPU, or may do what a recorded one does not.
-
-        Its Python runs once: what somebody's own method makes of the step, say, would be lost. So
-        it has to say itself that it does not wait.
-        """
-        says = is_ours(self.method) or "waits" in vars(type(self.method))
-        waits = getattr(self.method, "waits", None) if says else None
-        return waits is None or waits(batch.tokens)
 
     def rest(self) -> None:
         """Give back the memory that steps work in."""
