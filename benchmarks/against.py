@@ -1,0 +1,241 @@
+"""Is this checkout faster or slower than another one? Both do the same work, turn by turn.
+
+    git worktree add ../before COMMIT
+    python benchmarks/against.py ../before
+    python benchmarks/against.py ../before --turns 21 --only "sample pgm"
+
+Each tree has a process of its own that stays, so that a turn costs no start; commands from the
+shell start anew each time. The order within a turn changes from turn to turn. What is shown is the
+median time of each tree, the median over the turns of (time there / time here), above 1 where this
+checkout is faster, and an interval that holds the true median in 95 of 100 runs. The operator calls
+of a step are counted besides. Figures go to benchmarks/results/against.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parents[1]
+RESULTS = HERE / "benchmarks" / "results"
+WIDTH, DEPTH, HEADS, LENGTH, TOKENS = 256, 6, 4, 128, 4096
+STEPS = 32  # of a sample
+FEW = 6  # optimizer steps of a training turn
+COLD = {
+    "cold --help": ["--help"],
+    "cold sample": ["sample", "default", "--length", "16", "--steps", "4"],
+}
+
+
+# In the process of a tree -------------------------------------------------------------------------
+
+
+def works() -> dict[str, Callable[[], object]]:
+    """What is timed in a process that stays; the names of the library are those of any version."""
+    import torch
+
+    import partita
+
+    torch.manual_seed(0)
+    sizes = partita.TransformerOptions(length=LENGTH, width=WIDTH, depth=DEPTH, heads=HEADS)
+    text = torch.randint(TOKENS, (64 * LENGTH,))
+    found: dict[str, Callable[[], object]] = {}
+    for name, method in (("mdlm", partita.MDLM), ("pgm", partita.PGM)):
+        model: Any = method.build(sizes, TOKENS).eval()
+        torch.nn.init.normal_(model.network.head.weight, std=0.02)
+        for batch in (1, 8):
+            found[f"sample {name}, batch {batch}"] = _sampling(model, batch)
+        found[f"train {name}"] = _training(method.build(sizes, TOKENS), text)
+    return found
+
+
+def _sampling(model: Any, batch: int) -> Callable[[], object]:  # noqa: ANN401 - of any version
+    import partita
+
+    return lambda: partita.sample(model, batch, sampler="ordered", steps=STEPS, seed=1)
+
+
+def _training(model: Any, text: Any) -> Callable[[], object]:  # noqa: ANN401
+    import partita
+
+    options = partita.TrainingOptions(steps=FEW, batch_size=8)
+    return lambda: partita.fit(model, text, options)
+
+
+def operators(work: Callable[[], object]) -> int:
+    """How many operators some work calls."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    calls: list[object] = []
+
+    def noted(_: object, func: Any, *given: Any) -> Any:  # noqa: ANN401
+        _, args, kwargs = given
+        calls.append(func)
+        return func(*args, **(kwargs or {}))
+
+    counting: Any = type("Counting", (TorchDispatchMode,), {"__torch_dispatch__": noted})
+    with counting():
+        work()
+    return len(calls)
+
+
+def serve() -> None:
+    """Do what is named on each line of standard input, and answer with what it took."""
+    known = works()
+    print(json.dumps(list(known)), flush=True)
+    for line in sys.stdin:
+        what, name = json.loads(line)
+        if what == "count":
+            print(operators(known[name]), flush=True)
+            continue
+        began = time.perf_counter()
+        known[name]()
+        print(time.perf_counter() - began, flush=True)
+
+
+# Beside both trees --------------------------------------------------------------------------------
+
+
+class Tree:
+    """A checkout, and the process that works with its library."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.environment = os.environ | {"PYTHONPATH": str(self.folder / "src")}
+        command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+        )
+        self.known: list[str] = json.loads(self._line())
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.folder}: its process has ended; see the error above")
+        return line
+
+    def asked(self, what: str, name: str) -> float:
+        """Seconds that some work took, or how many operators it called."""
+        if name in COLD:
+            return self._cold(COLD[name])
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([what, name]) + "\n")
+        self.process.stdin.flush()
+        return float(self._line())
+
+    def _cold(self, words: list[str]) -> float:
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "partita", *words]
+        subprocess.run(command, env=self.environment, check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+    def commit(self) -> str:
+        """What the tree stands at."""
+        words = ["git", "-C", str(self.folder), "describe", "--always", "--dirty", "--abbrev=12"]
+        found = subprocess.run(words, check=False, capture_output=True, text=True)
+        return found.stdout.strip() or "unknown"
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Order statistics between which the median lies in at least 95 of 100 runs (binomial)."""
+    ordered, count = sorted(values), len(values)
+    outside, low = 0.0, 0
+    while low < count // 2:
+        outside += 2 * math.comb(count, low) / 2**count
+        if outside > 0.05:
+            break
+        low += 1
+    first = max(0, low - 1)
+    return ordered[first], ordered[count - 1 - first]
+
+
+def compared(here: Tree, there: Tree, name: str, turns: int) -> dict[str, Any]:
+    """One work in both trees, turn by turn."""
+    found: dict[str, Any] = {}
+    if name not in COLD:
+        found["operators"] = {
+            "here": here.asked("count", name),
+            "there": there.asked("count", name),
+        }
+    for tree in (here, there):
+        tree.asked("time", name)  # nobody's first time counts
+    seconds: dict[Tree, list[float]] = {here: [], there: []}
+    for turn in range(turns):
+        for tree in (here, there) if turn % 2 else (there, here):
+            seconds[tree].append(tree.asked("time", name))
+    ratios = [b / a for a, b in zip(seconds[here], seconds[there], strict=True)]
+    low, high = median_interval(ratios)
+    return found | {
+        "here": seconds[here],
+        "there": seconds[there],
+        "ratio": statistics.median(ratios),
+        "interval": [low, high],
+    }
+
+
+def shown(name: str, row: dict[str, Any]) -> str:
+    """A line of the table."""
+    here, there = (statistics.median(row[key]) for key in ("here", "there"))
+    low, high = row["interval"]
+    counts = row.get("operators")
+    calls = "" if counts is None else f"{counts['there']:>10,.0f} {counts['here']:>10,.0f}"
+    spread = f"{row['ratio']:.3f} ({low:.3f} to {high:.3f})"
+    return f"{name:<22} {there:>9.3f} {here:>9.3f}  {spread:<24} {calls}"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Compare, show and keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("other", type=Path, nargs="?", help="another checkout of the library")
+    parser.add_argument("--turns", type=int, default=9, help="how often each work is done")
+    parser.add_argument("--only", default="", help="works whose name begins so")
+    parser.add_argument(
+        "--out", type=Path, default=HERE / "benchmarks" / "results" / "against.json"
+    )
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(words)
+    if chosen.serve:
+        serve()
+        return
+    if chosen.other is None or not (chosen.other / "src" / "partita").is_dir():
+        parser.error("name a folder with another checkout of the library")
+    here, there = Tree(HERE), Tree(chosen.other)
+    names = [name for name in [*here.known, *COLD] if name.startswith(chosen.only)]
+    if not names:
+        parser.error(f"--only: no work begins so; there are: {', '.join([*here.known, *COLD])}")
+    print(
+        f"{'seconds':<22} {'there':>9} {'here':>9}  {'there / here':<24} "
+        f"{'operators':>10} {'here':>10}"
+    )
+    rows = {}
+    for name in names:
+        rows[name] = compared(here, there, name, chosen.turns)
+        print(shown(name, rows[name]), flush=True)
+    import torch
+
+    from partita.provenance import environment  # the library here, only now: it takes a second
+
+    trees = {"here": here.commit(), "there": there.commit()}
+    content = {"trees": trees, "rows": rows, "environment": environment(torch.device("cpu"))}
+    chosen.out.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"Written: {chosen.out}")
+
+
+if __name__ == "__main__":
+    main()
