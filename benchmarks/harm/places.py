@@ -74,7 +74,7 @@ def corpus(folder: Path) -> None:
 def run(folder: Path) -> None:
     """A run that is not at its end."""
     corpus(folder)
-    command(f"{TRAIN} --data.valid 0", folder)
+    command(f"{TRAIN} --data.validation_fraction 0", folder)
     newest = checkpoints.latest(folder / "run")
     assert newest is not None
     for path in newest.iterdir():
@@ -146,7 +146,7 @@ def texts(folder: Path) -> None:
 
 
 RECIPE = """\
-data: {path: notes.txt, valid: 0.1, cache: tok}
+data: {path: notes.txt, validation_fraction: 0.1, cache: tok}
 tokenizer: {name: bytes}
 method: {name: mdlm, law: subset}
 network: {width: 16, depth: 1, heads: 2, length: 16}
@@ -155,7 +155,7 @@ training:
   learning_rate: 0.001
   batch_size: 4
 sampling: {sampler: ancestral, steps: 8}
-run: {previews: 0, keep: 2}
+run: {previews: 0, keep_checkpoints: 2}
 """
 
 
@@ -163,7 +163,10 @@ run: {previews: 0, keep: 2}
 def tokens(folder: Path) -> None:
     """Prepared tokens, with classes."""
     texts(folder)
-    command("prepare rows.jsonl --data.cache tok --data.label kind --data.valid 0.2", folder)
+    command(
+        "prepare rows.jsonl --data.cache tok --data.label kind --data.validation_fraction 0.2",
+        folder,
+    )
 
 
 # Images ------------------------------------------------------------------------------------------

@@ -85,10 +85,10 @@ RUN = (
     command("sample run --json --steps 4 --seed 1", printed),
     command("export run new", exported),
 )
-RESUME = command(f"{TRAIN} --data.valid 0", lambda _said: looks.weights(Path("run")))
+RESUME = command(f"{TRAIN} --data.validation_fraction 0", lambda _said: looks.weights(Path("run")))
 FROM_TOKENS = (
-    "train rows.jsonl --data.label kind --data.valid 0.2 --network.classes 3 --data.rows padded "
-    f"--out new {TINY} {FAST} --training.steps 2"
+    "train rows.jsonl --data.label kind --data.validation_fraction 0.2 --network.classes 3 "
+    f"--data.rows padded --out new {TINY} {FAST} --training.steps 2"
 )
 DRAWING = (
     command("sample saved --count 2 --steps 2 --out new.png", lambda _said: _file("new.png")),

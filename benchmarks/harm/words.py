@@ -122,15 +122,17 @@ WORDS = (
         "mutants/recipe-words",
         "saved",
         (
-            "prepare corpus.txt --data.cache new --data.valid 0.1 --data.documents line "
-            "--tokenizer.name bpe --tokenizer.vocab_size 300",
+            "prepare corpus.txt --data.cache new --data.validation_fraction 0.1 "
+            "--data.documents line --tokenizer.name bpe --tokenizer.vocab_size 300",
             f"train corpus.txt --out new {TINY} {FAST} --training.steps 2 --method.name pgm "
-            "--method.law subset --method.schedule linear --run.device cpu --training.ema 0.9",
+            "--method.law subset --method.schedule linear --run.device cpu "
+            "--training.ema_decay 0.9",
             f"train corpus.txt --print_config --out new {TINY} --training.steps 2 "
             "--training.warmup 0.1 "
-            "--training.learning_rate 0.01 --training.clip 1 --network.dropout 0.1 --run.keep 2",
+            "--training.learning_rate 0.01 --training.max_grad_norm 1 "
+            "--network.dropout 0.1 --run.keep_checkpoints 2",
             "train corpus.txt --print_config --from saved --training.steps 2 "
-            "--training.optimiser muon --sampling.sampler confidence "
+            "--training.optimizer muon --sampling.sampler confidence "
             "--sampling.options.counts cosine",
             "distill --print_config --teacher saved --rounds 2 --distillation.steps 8 "
             "--training.steps 2",

@@ -39,12 +39,13 @@ MOVED = {
     "migration": "config.migration",
     "names": "files.names",
     "networks.layouts": "contracts.layouts",
+    "optim.optimisers": "optim.optimizers",
     "ragged": "contracts.ragged",
     "recipe": "config.recipe",
     "samplers.options": "config.sampling",
     "training.distribution": "parallel",
     "training.muon": "optim.muon",
-    "training.optimisers": "optim.optimisers",
+    "training.optimisers": "optim.optimizers",
     "training.options": "config.training",
 }
 """Old names to new ones, below `partita`."""

@@ -79,9 +79,9 @@ FILES = {
     "flat.yaml": b"network: 16\n",
     "null.yaml": b"network:\n",
     "numbered.yaml": b"network: {16: 16}\n",
-    "type.yaml": b"training: {clip: soft}\n",
-    "nan.yaml": b"training: {clip: .nan}\n",
-    "range.yaml": b"training: {clip: -3}\n",
+    "type.yaml": b"training: {max_grad_norm: soft}\n",
+    "nan.yaml": b"training: {max_grad_norm: .nan}\n",
+    "range.yaml": b"training: {max_grad_norm: -3}\n",
     "decoder.yaml": b"network: {decoder: 3}\n",
     "endless.yaml": b"training: {seconds: .inf}\n",
 }
@@ -178,10 +178,18 @@ TABLE: dict[str, dict[str, str]] = {
         "broken.jsonl": "data.path: broken.jsonl line 1 is not JSON: ",
         "rows.jsonl": "data.field: rows.jsonl line 1 has no text under 'text'; it has: body",
         "hf:": "data.path: 'hf:' names no data set; give hf:NAME",
-        "notes.txt --data.valid 1": "data.valid: is a share of the tokens, got 1.0; give",
-        "notes.txt --data.valid -0.1": "data.valid: is a share of the tokens, got -0.1; give",
-        "notes.txt --data.valid .nan": "data.valid: is a share of the tokens, got nan; give",
-        "notes.txt --data.valid most": "data.valid: must be a number, got 'most'",
+        "notes.txt --data.validation_fraction 1": (
+            "data.validation_fraction: is a share of the tokens, got 1.0; give"
+        ),
+        "notes.txt --data.validation_fraction -0.1": (
+            "data.validation_fraction: is a share of the tokens, got -0.1; give"
+        ),
+        "notes.txt --data.validation_fraction .nan": (
+            "data.validation_fraction: is a share of the tokens, got nan; give"
+        ),
+        "notes.txt --data.validation_fraction most": (
+            "data.validation_fraction: must be a number, got 'most'"
+        ),
         "notes.txt --data.rows loose": "data.rows: unknown name 'loose'; known: packed, padded",
         "notes.txt --data.documents page": "data.documents: unknown name 'page'; known: ",
         "notes.txt --data.document_attention maybe": (
@@ -772,17 +780,21 @@ RECIPES = {
     "--training.batch_size 0": "training.batch_size: must be at least 1, got 0",
     "--training.batch_size 99999999999999": "memory: there is not enough for what was asked; as",
     "--training.length 9": "training.length: 9 is longer than the network's 8; give less, or",
-    "--training.optimiser sgd": "training.optimiser: unknown name 'sgd'; known: adamw, muon",
-    "--training.optimizer muon": "--training.optimizer: unknown option; did you mean --training.o",
+    "--training.optimizer sgd": "training.optimizer: unknown name 'sgd'; known: adamw, muon",
+    "--training.optimiser muon": "--training.optimiser: is --training.optimizer now",
+    "--training.optimzer muon": "--training.optimzer: unknown option; did you mean --training.o",
+    "--run.capture false": "--run.capture: is --run.cuda_graph now",
     "--training.learning_rate 0": "training.learning_rate: must be a positive, finite number",
     "--training.learning_rate nan": "training.learning_rate: must be a number, got 'nan'",
     "--training.learning_rate 1e30": "training: the gradient's norm is inf at step 2, whose rows",
-    "--training.rate up": "training.rate: unknown name 'up'; known: constant, cosine, wsd",
+    "--training.lr_schedule up": (
+        "training.lr_schedule: unknown name 'up'; known: constant, cosine, wsd"
+    ),
     "--training.warmup 1": "training.warmup: is a share of the run from 0 up to, but without, 1",
     "--training.weight_decay -1": "training.weight_decay: must be at least 0, got -1",
     "--training.weight_decay .inf": "training.weight_decay: must be finite, got inf",
-    "--training.clip 0": "training.clip: must be a positive number, got 0",
-    "--training.ema 1": "training.ema: must lie in [0, 1), got 1",
+    "--training.max_grad_norm 0": "training.max_grad_norm: must be a positive number, got 0",
+    "--training.ema_decay 1": "training.ema_decay: must lie in [0, 1), got 1",
     "--training.precision float8": "training.precision: unknown name 'float8'; known: bfloat16, ",
     "--training.seed -1": "training.seed: must be at least 0, got -1",
     "--training.seed 99999999999999999999": "training.seed: must be at most ",
@@ -800,10 +812,10 @@ RECIPES = {
     ),
     "--run.device tpu": "run.device: unknown name 'tpu'; known: auto, cpu, cuda",
     "--run.device cuda:99": "run.device: there is no ",
-    "--run.distribution tp": "run.distribution: unknown name 'tp'; known: ddp, fsdp",
+    "--run.parallel tp": "run.parallel: unknown name 'tp'; known: ddp, fsdp",
     "--run.micro_batch 0": "run.micro_batch: must be at least 1, got 0",
     "--run.log_every 0": "run.log_every: must be at least 1, got 0",
-    "--run.keep 0": "run.keep: must be at least 1, got 0",
+    "--run.keep_checkpoints 0": "run.keep_checkpoints: must be at least 1, got 0",
     "--run.previews -1": "run.previews: must be at least 0, got -1",
     "--data.rows loose": "data.rows: unknown name 'loose'; known: packed, padded",
     "--data.longer never": "data.longer: unknown name 'never'; known: cut, skip, refuse",
@@ -826,7 +838,9 @@ RECIPES = {
         "sampling.sampler: 'ancestral' does not fit a flexible model; these do: insertion"
     ),
     "--data.documents page": "data.documents: unknown name 'page'; known: paragraph, ",
-    "--data.valid 1": "data.valid: is a share of the tokens, got 1.0; give",
+    "--data.validation_fraction 1": (
+        "data.validation_fraction: is a share of the tokens, got 1.0; give"
+    ),
     "--data.cache notes.txt/cache": "data.cache: notes.txt is no folder, so notes.txt/cache can",
     "--data.cache ''": "data.cache: is empty; name a folder",
     "--tokenizer.name gpt9": "tokenizer.name: unknown name 'gpt9'; known: bpe, bytes, ",
@@ -878,11 +892,15 @@ RECIPES = {
     "--config huge.yaml": "options: int too large to convert to float (in huge.yaml)",
     f"--network.dropout {'9' * 400}": "--network.dropout: int too large to convert to float",
     f"--network.dropout=-{'9' * 400}": "--network.dropout: int too large to convert to float",
-    "--config type.yaml": "training.clip: must be a number, got 'soft' (in type.yaml)",
-    "--config nan.yaml": "training.clip: must be a positive number, got nan (in nan.yaml)",
+    "--config type.yaml": "training.max_grad_norm: must be a number, got 'soft' (in type.yaml)",
+    "--config nan.yaml": "training.max_grad_norm: must be a positive number, got nan (in nan.yaml)",
     "--config decoder.yaml": "--config: decoder.yaml: network.decoder must hold keys, got 3",
-    "--config range.yaml": "training.clip: must be a positive number, got -3.0 (in range.yaml)",
-    "--config=range.yaml": "training.clip: must be a positive number, got -3.0 (in range.yaml)",
+    "--config range.yaml": (
+        "training.max_grad_norm: must be a positive number, got -3.0 (in range.yaml)"
+    ),
+    "--config=range.yaml": (
+        "training.max_grad_norm: must be a positive number, got -3.0 (in range.yaml)"
+    ),
     "--config endless.yaml": "training.steps, training.seconds: both say how long the run is",
 } | {
     f"--method.name d3pm --method.options{key}": f"method.options{text}"
@@ -953,14 +971,14 @@ def test_an_unknown_verb(capsys):
 
 def test_a_changed_recipe_is_refused_with_what_changed(here, capsys):
     before = listing(here)
-    code = run(f"{TRAIN} --out mdlm --training.steps 5 --network.depth 2 --training.ema 0.5")
+    code = run(f"{TRAIN} --out mdlm --training.steps 5 --network.depth 2 --training.ema_decay 0.5")
     err = capsys.readouterr().err
     assert (code, err.splitlines()) == (
         2,
         [
             "partita: --out: mdlm holds a run of another recipe. There -> here:",
             "  network.depth: 1 -> 2",
-            "  training.ema: 0.99 -> 0.5",
+            "  training.ema_decay: 0.99 -> 0.5",
             "  training.steps: 3 -> 5",
             "Give the same options to go on with it, or --out for a run of its own "
             "(partita train --from mdlm starts it from these weights)",
@@ -1069,7 +1087,7 @@ def test_tokens_in_a_folder_that_is_closed_to_writing_serve_as_they_are(copy):
 # In a process of its own -------------------------------------------------------------------------
 
 STEPS = TRAIN.replace("--training.steps 3", "--training.steps 6 --run.checkpoint_every 2")
-HALF = f"{STEPS} --run.keep 9 --out half"
+HALF = f"{STEPS} --run.keep_checkpoints 9 --out half"
 # name -> words, bytes that a file may have, and how the message begins. A limit on the size of
 # files is what a full disk is to the one who writes: some bytes fit, the next do not.
 ALONE = {

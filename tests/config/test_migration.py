@@ -15,8 +15,9 @@ import partita
 from partita.commands import main
 from partita.commands.train import options
 from partita.config import migration
-from partita.config.migration import KEY, OLDEST, STEPS, VERSION, Step
+from partita.config.migration import KEY, OLDEST, STEPS, VERSION, Step, saved_recipe
 from partita.config.recipe import Recipe
+from partita.config.renamed import RENAMED
 from partita.errors import InputError
 from partita.files import format
 from partita.models.default import WEIGHTS
@@ -98,6 +99,52 @@ def test_python_has_the_keys_of_today_alone():
         Recipe.from_dict({KEY: OLDEST})
 
 
+OLD_NAMES = {
+    "data": {"path": "a", "valid": 0.2},
+    "training": {"optimiser": "muon", "rate": "wsd", "clip": 2.0, "ema": 0.5, "steps": 3},
+    "run": {"distribution": "fsdp", "recompute": True, "capture": False, "keep": 4},
+}
+NEW_NAMES = {
+    "data": {"path": "a", "validation_fraction": 0.2},
+    "training": {
+        "optimizer": "muon",
+        "lr_schedule": "wsd",
+        "max_grad_norm": 2.0,
+        "ema_decay": 0.5,
+        "steps": 3,
+    },
+    "run": {
+        "parallel": "fsdp",
+        "activation_checkpointing": True,
+        "cuda_graph": False,
+        "keep_checkpoints": 4,
+    },
+}
+
+
+def test_keys_have_new_names():
+    assert migration.migrated(OLD_NAMES, 2) == NEW_NAMES
+    assert migration.migrated(NEW_NAMES, 2) == NEW_NAMES
+    assert migration.migrated({"training": [1], "run": None}, 2) == {"training": [1], "run": None}
+    both = {"training": {"ema": 0.5, "ema_decay": 0.6}}  # which of the two is meant?
+    assert migration.migrated(both, 2) == both
+    recipe = Recipe.from_dict(NEW_NAMES)
+    assert {f"{name}.{key}" for name in OLD_NAMES for key in OLD_NAMES[name]} >= set(RENAMED)
+    assert migration.migrated(OLD_NAMES, OLDEST, complete=False) == NEW_NAMES
+    assert recipe.training.ema_decay == 0.5
+
+
+@pytest.mark.parametrize("key", RENAMED)
+def test_an_old_keyword_is_refused_with_the_new_name(key):
+    section, name = key.split(".")
+    options = type(getattr(Recipe(), section))
+    with pytest.raises(InputError) as caught:
+        options(**{name: 1})
+    assert (caught.value.argument, caught.value.problem) == (key, f"is {RENAMED[key]} now")
+    with pytest.raises(InputError, match=f"it is {RENAMED[key]} now"):
+        Recipe.from_dict({section: {name: 1}})
+
+
 # Models ------------------------------------------------------------------------------------------
 
 
@@ -133,8 +180,9 @@ def test_what_is_saved_states_its_version(tmp_path):
 
 
 def test_the_model_in_the_package_is_read_as_it_was_written():
-    content = json.loads((WEIGHTS / format.CONFIG).read_text())
-    assert partita.load(device="cpu").recipe.to_dict() == content["recipe"]
+    place = WEIGHTS / format.CONFIG
+    written = saved_recipe(json.loads(place.read_text()), place)
+    assert partita.load(device="cpu").recipe.to_dict() == written
 
 
 def test_information_is_given_in_the_keys_of_today(tmp_path, capsys):
@@ -264,7 +312,7 @@ def test_a_run_of_a_later_version_is_not_touched(here, capsys):
 WRITTEN = {
     "data": {"path": 'a: "b"\nä ☃', "field": "1e-3"},
     "network": {"width": 64},
-    "training": {"clip": float("inf"), "seconds": 2.5},
+    "training": {"max_grad_norm": float("inf"), "seconds": 2.5},
     "sampling": {"options": {"list": [1, None, "null", True]}},
 }
 

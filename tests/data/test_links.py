@@ -23,7 +23,14 @@ def test_pictures_behind_links_are_not_served_stale(tmp_path, capsys):
     write_folder(elsewhere, files())
     for name in CLASSES:
         (chosen / name).symlink_to(elsewhere / name)
-    words = ["prepare", str(chosen), "--tokenizer.name", "pixels", "--data.valid", "0"]
+    words = [
+        "prepare",
+        str(chosen),
+        "--tokenizer.name",
+        "pixels",
+        "--data.validation_fraction",
+        "0",
+    ]
     words += ["--data.cache", str(tmp_path / "cache")]
     folders = []
     for said in ("Prepared", "Nothing changed", "Prepared"):

@@ -101,7 +101,7 @@ def test_nothing_is_trained_on_damaged_tokens_not_even_by_a_run_that_goes_on(tmp
     (tmp_path / "a.txt").write_text("\n\n".join(row["text"] for row in ROWS))
     cache, out = tmp_path / "cache", tmp_path / "run"
     words = ["train", str(tmp_path / "a.txt"), "--data.cache", str(cache), *SMALL.split()]
-    words += [*FAST.split(), "--training.steps", "1", "--data.valid", "0"]
+    words += [*FAST.split(), "--training.steps", "1", "--data.validation_fraction", "0"]
     assert main([*words, "--out", str(out)]) == 0
     [folder] = cache.iterdir()
     zeros(folder / "train" / "tokens-00000.bin")

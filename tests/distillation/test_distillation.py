@@ -30,18 +30,22 @@ from tests.support.kill_and_resume import checkpoints as listed
 from tests.support.kill_and_resume import compare, corpus, start, wait_for
 
 PACE = "--training.steps 6 --training.batch_size 8 --run.validate_every 3 --run.log_every 1"
-QUICK = f"{PACE} --run.checkpoint_every 3 --run.previews 0 --run.device cpu --training.ema 0.5"
+QUICK = (
+    f"{PACE} --run.checkpoint_every 3 --run.previews 0 --run.device cpu --training.ema_decay 0.5"
+)
 
 
 def teach(place, method="mdlm", precision="float32", **network):
     """A teacher in place/METHOD, trained for next to no time."""
     sizes = {"length": 16, "width": 32, "depth": 2, "heads": 2} | network
     recipe = Recipe(
-        data=DataOptions(path=str(corpus(place)), cache=str(place / "tokens"), valid=0.1),
+        data=DataOptions(
+            path=str(corpus(place)), cache=str(place / "tokens"), validation_fraction=0.1
+        ),
         method=MethodOptions(name=method, conditioning="none" if method == "md4" else None),
         network=TransformerOptions(**sizes),
         training=TrainingOptions(
-            steps=20, batch_size=8, learning_rate=0.01, ema=0.9, precision=precision
+            steps=20, batch_size=8, learning_rate=0.01, ema_decay=0.9, precision=precision
         ),
         sampling=SamplingOptions(temperature=0.9),
         run=RunOptions(device="cpu", previews=0, validate_every=100),

@@ -275,6 +275,6 @@ def test_training_and_likelihood():
     fit(
         model,
         stream,
-        TrainingOptions(steps=60, length=LENGTH, optimiser="muon", learning_rate=0.02),
+        TrainingOptions(steps=60, length=LENGTH, optimizer="muon", learning_rate=0.02),
     )
     assert nelbo(model, stream[:160].reshape(-1, LENGTH).cuda()).nats < before / 2

@@ -31,8 +31,10 @@ def engine(name, capture, precision="float32", compiled=False, **options):
     method = METHODS[name].build(TransformerOptions(**sizes), VOCAB)
     for parameter in method.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    training = TrainingOptions(batch_size=ROWS, optimiser="muon", precision=precision, ema=0.9)
-    run = RunOptions(device="cuda", capture=capture, compile=compiled)
+    training = TrainingOptions(
+        batch_size=ROWS, optimizer="muon", precision=precision, ema_decay=0.9
+    )
+    run = RunOptions(device="cuda", cuda_graph=capture, compile=compiled)
     return Engine(method, training, run, World(0, 1, torch.device("cuda")))
 
 
@@ -134,7 +136,9 @@ def test_a_loss_that_waits_after_all():
         return found
 
     machine.method.loss = waiting
-    with pytest.raises(InputError, match=r"run.capture: the loss of MDLM waits.*capture false"):
+    with pytest.raises(
+        InputError, match=r"run.cuda_graph: the loss of MDLM waits.*cuda_graph false"
+    ):
         machine.advance(batches(1)[0], 0.01)
     machine.method.loss = loss
     assert learned(machine, batches(2))[0].isfinite().all()

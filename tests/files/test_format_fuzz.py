@@ -76,7 +76,7 @@ def make_run(place: Path, method: str, tokenizer: str, optimiser: str) -> Run:
         tokenizer=TokenizerOptions(tokenizer, 300),
         method=MethodOptions(method),
         network=TransformerOptions(length=8, width=8, depth=1, heads=2),
-        training=TrainingOptions(steps=2, batch_size=2, optimiser=optimiser),
+        training=TrainingOptions(steps=2, batch_size=2, optimizer=optimiser),
     )
     options = recipe.tokenizer.preparation(recipe.data)
     prepared = prepare(Corpus(place / "text.txt"), place / "prepared", options)

@@ -270,7 +270,11 @@ def learned(train, steps, network, **training):
     sizes = {"length": 64, "grid": 8, "condition_width": 32}
     options = TransformerOptions(**sizes, **network)
     model = MethodOptions(name="md4", schedule="linear").build(options, 17)
-    fit(model, train.flatten(), TrainingOptions(steps=steps, batch_size=64, ema=0.8, **training))
+    fit(
+        model,
+        train.flatten(),
+        TrainingOptions(steps=steps, batch_size=64, ema_decay=0.8, **training),
+    )
     return model
 
 
@@ -285,7 +289,7 @@ def test_md4_learns_digits_by_convolutions(split):
 def test_md4_learns_digits_by_patches(split):
     """A transformer learns more slowly: below what is known without places."""
     network = {"kind": "patches", "width": 128, "depth": 1, "heads": 4, "mlp": "gelu"}
-    model = learned(split[0], 80, network, learning_rate=4e-3, optimiser="muon")
+    model = learned(split[0], 80, network, learning_rate=4e-3, optimizer="muon")
     bound = nelbo(model, split[1], replicates=4, batch_size=197)
     assert bound.bits + 4 * bound.bits_error < unigram_bits(*split, everywhere=True)
 

@@ -313,9 +313,9 @@ TABLE = {
         lambda: TrainingOptions(learning_rate=float("nan")),
         "training.learning_rate",
     ),
-    "unknown optimiser": (lambda: TrainingOptions(optimiser="sgd"), "training.optimiser"),
+    "unknown optimiser": (lambda: TrainingOptions(optimizer="sgd"), "training.optimizer"),
     "seed beyond 64 bits": (lambda: TrainingOptions(seed=2**64), "training.seed"),
-    "no checkpoints kept": (lambda: RunOptions(keep=0), "run.keep"),
+    "no checkpoints kept": (lambda: RunOptions(keep_checkpoints=0), "run.keep_checkpoints"),
     "unknown sampler of a recipe": (lambda: SamplingOptions("gibbs"), "sampling.sampler"),
     "top_k 0 of a recipe": (lambda: SamplingOptions(top_k=0), "sampling.top_k"),
     "a count among a sampler's options": (
@@ -393,8 +393,8 @@ TABLE = {
         "training",
     ),
     "moving average of 1": (
-        lambda: fit(mdlm(), STREAM, TrainingOptions(steps=1, length=LENGTH, ema=1.0)),
-        "training.ema",
+        lambda: fit(mdlm(), STREAM, TrainingOptions(steps=1, length=LENGTH, ema_decay=1.0)),
+        "training.ema_decay",
     ),
     "a number to score": (lambda: text_model().score(7), "text"),
     "a number among texts": (lambda: text_model().score(["a", 7]), "text"),

@@ -120,7 +120,7 @@ def place(tmp_path_factory):
 
 
 def rate(optimiser):
-    return ["--training.optimiser", optimiser, "--training.learning_rate", "0.01"]
+    return ["--training.optimizer", optimiser, "--training.learning_rate", "0.01"]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def alone(place):
 @pytest.mark.parametrize("distribution", ["ddp", "fsdp"])
 @pytest.mark.parametrize("optimiser", list(TOLERANCE))
 def test_two_processes_equal_one_and_resume_as_one(place, alone, optimiser, distribution):
-    flags = [*rate(optimiser), "--run.distribution", distribution]
+    flags = [*rate(optimiser), "--run.parallel", distribution]
     two = train(place, f"two-{optimiser}-{distribution}", 2, *flags)
     one = alone[optimiser]
     close = {"rtol": 0, "atol": TOLERANCE[optimiser]}
@@ -166,7 +166,7 @@ def test_gradients_of_parts_add_up(place, alone):
 
 
 def test_recomputed_activations_change_nothing(place, alone):
-    less = train(place, "recompute", 1, *rate("adamw"), "--run.recompute", "true")
+    less = train(place, "recompute", 1, *rate("adamw"), "--run.activation_checkpointing", "true")
     assert torch.equal(recorded(less), recorded(alone["adamw"]))
 
 
@@ -194,7 +194,7 @@ def alone_with_partitions(place):
 @pytest.mark.parametrize("distribution", ["ddp", "fsdp"])
 def test_partitions_over_two_processes(place, alone_with_partitions, distribution):
     """Each process packs its own rows; one of them may have a group that is empty in all."""
-    one, way = alone_with_partitions, ["--run.distribution", distribution]
+    one, way = alone_with_partitions, ["--run.parallel", distribution]
     two = train(place, f"two-pgm-{distribution}", 2, *PARTITIONS, *way)
     close = {"rtol": 0, "atol": TOLERANCE["adamw"]}
     torch.testing.assert_close(recorded(two), recorded(one), **close)

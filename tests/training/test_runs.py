@@ -29,11 +29,18 @@ from tests.support.kill_and_resume import corpus
 @pytest.fixture
 def recipe(tmp_path):
     return Recipe(
-        data=DataOptions(path=str(corpus(tmp_path)), cache=str(tmp_path / "tokens"), valid=0.1),
+        data=DataOptions(
+            path=str(corpus(tmp_path)), cache=str(tmp_path / "tokens"), validation_fraction=0.1
+        ),
         network=TransformerOptions(length=16, width=32, depth=2, heads=2),
-        training=TrainingOptions(steps=8, batch_size=8, learning_rate=0.01, ema=0.9),
+        training=TrainingOptions(steps=8, batch_size=8, learning_rate=0.01, ema_decay=0.9),
         run=RunOptions(
-            device="cpu", validate_every=2, checkpoint_every=2, log_every=1, previews=1, keep=1
+            device="cpu",
+            validate_every=2,
+            checkpoint_every=2,
+            log_every=1,
+            previews=1,
+            keep_checkpoints=1,
         ),
     )
 
@@ -107,7 +114,7 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path, recipe):
 @pytest.mark.parametrize(
     "change",
     [
-        {"training": {"optimiser": "muon"}},
+        {"training": {"optimizer": "muon"}},
         {"network": {"dropout": 0.2}},
         {"training": {"precision": "bfloat16"}},
         {"data": {"rows": "padded", "documents": "line"}},
@@ -125,7 +132,9 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path, recipe):
     ids=str,
 )
 def test_a_run_that_lost_its_second_half_does_it_again_bit_by_bit(tmp_path, recipe, change):
-    recipe = section(recipe, run={"previews": 0, "keep": 9, **change.pop("run", {})}, **change)
+    recipe = section(
+        recipe, run={"previews": 0, "keep_checkpoints": 9, **change.pop("run", {})}, **change
+    )
     out = tmp_path / "run"
     run_recipe(recipe, out)
     before, lines = weights(out), metrics(out)
@@ -140,12 +149,12 @@ def test_a_run_that_lost_its_second_half_does_it_again_bit_by_bit(tmp_path, reci
 def test_parts_and_recomputation_may_change_on_the_way(tmp_path, recipe):
     """The section `run` is free: the same steps, up to rounding."""
     out, other = tmp_path / "run", tmp_path / "other"
-    recipe = section(recipe, run={"previews": 0, "keep": 9})
+    recipe = section(recipe, run={"previews": 0, "keep_checkpoints": 9})
     run_recipe(recipe, out)
     shutil.copytree(out, other)
     for step in (6, 8):
         shutil.rmtree(checkpoints.folder_of(other, step))
-    run_recipe(section(recipe, run={"micro_batch": 2, "recompute": True}), other)
+    run_recipe(section(recipe, run={"micro_batch": 2, "activation_checkpointing": True}), other)
     for name, tensor in weights(out).items():
         torch.testing.assert_close(weights(other)[name], tensor, rtol=0, atol=1e-5)
 
@@ -153,10 +162,10 @@ def test_parts_and_recomputation_may_change_on_the_way(tmp_path, recipe):
 def test_a_changed_recipe_or_text_is_refused_with_what_changed(tmp_path, recipe):
     out = tmp_path / "run"
     run_recipe(recipe, out)
-    changed = section(recipe, training={"seed": 3, "clip": 2.0})
+    changed = section(recipe, training={"seed": 3, "max_grad_norm": 2.0})
     with pytest.raises(InputError) as caught:
         run_recipe(changed, out)
-    assert "training.clip: 1.0 -> 2.0\n  training.seed: 0 -> 3" in str(caught.value)
+    assert "training.max_grad_norm: 1.0 -> 2.0\n  training.seed: 0 -> 3" in str(caught.value)
     (tmp_path / "elsewhere").mkdir()
     moved = Path(shutil.copy(recipe.data.path, tmp_path / "elsewhere"))
     run_recipe(section(recipe, data={"path": str(moved)}), out)  # the same text at another place
@@ -232,7 +241,7 @@ def test_every_section_survives_its_dictionary():
     recipe = Recipe(
         tokenizer=TokenizerOptions(name="bpe", vocab_size=300),
         method=MethodOptions(name="md4", schedule="polynomial", schedule_options={"exponent": 2.0}),
-        training=TrainingOptions(seconds=3.0, rate="wsd"),
+        training=TrainingOptions(seconds=3.0, lr_schedule="wsd"),
     )
     again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
     assert again == recipe

@@ -18,7 +18,7 @@ from partita.networks import (
     TransformerConfig,
 )
 from partita.optim.muon import StackedMuon
-from partita.optim.optimisers import OPTIMISERS
+from partita.optim.optimizers import OPTIMIZERS
 from partita.parallel import World
 from partita.training import loop
 from partita.training.ema import MovingAverage
@@ -38,7 +38,7 @@ def build(kind, seed=0, **options):
     return kind(network)
 
 
-@pytest.mark.parametrize("optimiser", list(OPTIMISERS))
+@pytest.mark.parametrize("optimiser", list(OPTIMIZERS))
 @pytest.mark.parametrize(("kind", "options"), [(MDLM, {}), (MD4, {"time": True}), (AR, {})])
 def test_every_method_learns(kind, options, optimiser):
     method = build(kind, **options)
@@ -47,7 +47,9 @@ def test_every_method_learns(kind, options, optimiser):
     fit(
         method,
         TEXT,
-        TrainingOptions(steps=200, length=LENGTH, optimiser=optimiser, learning_rate=rate, ema=0.9),
+        TrainingOptions(
+            steps=200, length=LENGTH, optimizer=optimiser, learning_rate=rate, ema_decay=0.9
+        ),
         lambda progress: losses.append(progress.loss),
     )
     # A window costs log 5 nats at least (where it starts); over 12 tokens that is 0.13.
@@ -113,7 +115,7 @@ def test_a_wall_clock_budget_ends_the_run():
     ],
 )
 def test_courses_of_the_learning_rate(name, shares):
-    options = TrainingOptions(rate=name, warmup=0.1, learning_rate=2.0)
+    options = TrainingOptions(lr_schedule=name, warmup=0.1, learning_rate=2.0)
     assert options.rate_at(0.0) == 0
     for share, factor in shares.items():
         assert options.rate_at(share) == pytest.approx(2 * factor, abs=1e-12)
@@ -174,7 +176,7 @@ def test_parts_of_a_projection_are_orthogonalised_apart():
 )
 def test_muon_knows_the_projections_that_are_several(kind, network, mlp, several):
     sizes = {"vocab_size": 6, "length": 12, "width": 32, "depth": 2, "heads": 2, "mlp": mlp}
-    hidden, _ = OPTIMISERS["muon"](kind(network(TransformerConfig(**sizes))), 0.1, 0.0)
+    hidden, _ = OPTIMIZERS["muon"](kind(network(TransformerConfig(**sizes))), 0.1, 0.0)
     assert Counter(hidden._parts.values()) == several
     for matrix, parts in hidden._parts.items():
         assert matrix.shape[0] % parts == 0
@@ -182,7 +184,7 @@ def test_muon_knows_the_projections_that_are_several(kind, network, mlp, several
 
 def test_muon_takes_the_matrices_inside_blocks_alone():
     method = build(MDLM)
-    hidden, rest = OPTIMISERS["muon"](method, 0.1, 0.0)
+    hidden, rest = OPTIMIZERS["muon"](method, 0.1, 0.0)
     count = sum(len(group["params"]) for o in (hidden, rest) for group in o.param_groups)
     assert count == len(list(method.parameters()))
     assert all(p.ndim == 2 for group in hidden.param_groups for p in group["params"])

@@ -65,9 +65,9 @@ def train(console: Terminal, method: MDLM, stream: Tensor, seconds: float, seed:
         seconds=seconds,
         batch_size=32,
         length=min(LENGTH, stream.numel()),
-        optimiser="muon",
+        optimizer="muon",
         learning_rate=0.03,
-        ema=0.99,
+        ema_decay=0.99,
         seed=seed,
     )
     smooth = math.nan

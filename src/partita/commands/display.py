@@ -84,7 +84,7 @@ class Display:
         if setting.left_out:
             longer = "longer than a row and left out"
             self.console.print(f"{setting.left_out:,} documents are {longer}.", soft_wrap=True)
-        if len(setting.prepared.valid) == 0 and self.recipe.data.valid > 0:
+        if len(setting.prepared.valid) == 0 and self.recipe.data.validation_fraction > 0:
             finer = self.recipe.data.documents != "line"
             hint = ": --data.documents line makes more of them" if finer else ""
             self.console.print(f"No document is left for validation{hint}.", soft_wrap=True)

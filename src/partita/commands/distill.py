@@ -47,7 +47,7 @@ EXAMPLES = [
     "partita distill --teacher runs/notes-mdlm --distillation.divergence forward-kl --out runs/f",
 ]
 # Weights that are good already are moved with care.
-TRAINING = TrainingOptions(optimiser="adamw", learning_rate=3e-4, ema=0.99)
+TRAINING = TrainingOptions(optimizer="adamw", learning_rate=3e-4, ema_decay=0.99)
 _REST = {"distillation": DistillationOptions(), "run": RunOptions()}
 # What a round fills in by itself.
 _FILLED_IN = {"training": {"start_from"}, "distillation": {"round", "teacher"}}

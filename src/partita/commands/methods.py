@@ -14,7 +14,7 @@ from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.terminal import Terminal, heading, print_json
 from partita.config.method import own_options, parameters_of
 from partita.methods import METHODS
-from partita.optim.optimisers import OPTIMISERS
+from partita.optim.optimizers import OPTIMIZERS
 from partita.processes.corruption import LAWS
 from partita.samplers import SAMPLERS
 from partita.samplers.front import fitting_samplers
@@ -38,7 +38,7 @@ def options(words: Sequence[str]) -> Options:
     parser = make_parser(
         "methods",
         "List every method with its paper, the equation of its loss, the samplers that fit it and\n"
-        "its own options; then samplers, schedules, laws and optimisers, a line for each.",
+        "its own options; then samplers, schedules, laws and optimizers, a line for each.",
         ["partita methods", "partita methods d3pm", "partita methods --json"],
     )
     add_options(parser, Options, name="?one method alone")
@@ -70,7 +70,7 @@ def gather() -> dict[str, dict[str, Any]]:
         "samplers": _lines((name, SAMPLERS[name].run) for name in SAMPLERS),
         "schedules": _lines((name, SCHEDULES[name]) for name in SCHEDULES),
         "laws": _lines((name, LAWS[name]) for name in LAWS),
-        "optimisers": _lines((name, OPTIMISERS[name]) for name in OPTIMISERS),
+        "optimizers": _lines((name, OPTIMIZERS[name]) for name in OPTIMIZERS),
     }
 
 

@@ -18,6 +18,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, get_loader, set_p
 
 from partita.commands import program
 from partita.config.migration import written_recipe
+from partita.config.renamed import refuse_old_name
 from partita.errors import InputError, described, naming, require
 from partita.files.reading import reading
 
@@ -278,6 +279,7 @@ def _unexpected(parser: ArgumentParser, words: list[str], word: str) -> InputErr
     """A word that no option takes."""
     if word.startswith("--"):
         flag = word.split("=")[0]
+        refuse_old_name(flag)
         flags = [flag for action in parser._actions for flag in action.option_strings]
         near = difflib.get_close_matches(flag, flags, n=1)
         return InputError(
@@ -295,6 +297,7 @@ def _unexpected(parser: ArgumentParser, words: list[str], word: str) -> InputErr
 
 def _unknown_key(parser: ArgumentParser, key: str) -> InputError:
     """A key that a YAML file has and a recipe has not."""
+    refuse_old_name(key)
     near = difflib.get_close_matches(key, [action.dest for action in parser._actions], n=1)
     return InputError(key, "unknown key", f"did you mean {near[0]}?" if near else _usage(parser))
 

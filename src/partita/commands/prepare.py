@@ -39,7 +39,7 @@ def options(words: Sequence[str]) -> Options:
         [
             "partita prepare notes.txt",
             "partita prepare corpus/ --tokenizer.name bpe --tokenizer.vocab_size 8192",
-            "partita prepare dump.jsonl.gz --data.field body --data.valid 0.01",
+            "partita prepare dump.jsonl.gz --data.field body --data.validation_fraction 0.01",
             "partita prepare digits --tokenizer.name pixels",
         ],
     )

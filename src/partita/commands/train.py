@@ -43,7 +43,7 @@ EXAMPLES = [
     "partita train notes.txt --method.name flexmdm --data.documents line  texts of any length",
     "partita train --config recipe.yaml --training.seed 1      a recipe, one key changed",
     "partita train digits --tokenizer.name pixels --network.length 64 --network.grid 8  images",
-    "torchrun --nproc-per-node 8 -m partita train notes.txt --run.distribution fsdp",
+    "torchrun --nproc-per-node 8 -m partita train notes.txt --run.parallel fsdp",
 ]
 # What a model that is trained further keeps, and what is left if its method changes.
 _SHARED = ("network", "tokenizer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from partita.config.renamed import renamed_keys
 from partita.data.batches import ROWS, Padded, Rows
 from partita.data.documents import SEPARATORS, Corpus
 from partita.data.image_sets import ImageSet, Whole, is_image_tokenizer
@@ -26,7 +27,7 @@ NAMES = {
     "size": "data.size",
     "colour": "data.colour",
     "rows": "data.rows",
-    "valid": "data.valid",
+    "valid": "data.validation_fraction",
     "tokenizer": "tokenizer.name",
     "vocab_size": "tokenizer.vocab_size",
     "cache": "data.cache",
@@ -36,6 +37,7 @@ NAMES = {
 }
 
 
+@renamed_keys("data")
 @dataclass(frozen=True)
 class DataOptions:
     """Data: which text, and how it becomes rows."""
@@ -51,7 +53,7 @@ class DataOptions:
     """What a document's class is: a field of JSONL, Parquet and Hugging Face data, or, for plain
     text, file or folder, by whose names documents are told apart. The network needs as many
     network.classes, and rows are padded."""
-    valid: float = 0.05
+    validation_fraction: float = 0.05
     """Share of tokens set aside for validation, in whole documents."""
     rows: str | None = None
     """packed (document follows document), or padded (one document per row); unless given, padded
@@ -70,9 +72,9 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         require(
-            0 <= self.valid < 1,
-            "data.valid",
-            f"is a share of the tokens, got {self.valid}",
+            0 <= self.validation_fraction < 1,
+            "data.validation_fraction",
+            f"is a share of the tokens, got {self.validation_fraction}",
             "give a number from 0 up to, but without, 1",
         )
         require(bool(self.cache), "data.cache", "is empty", "name a folder")
@@ -96,7 +98,7 @@ class DataOptions:
         )
         with naming(NAMES):
             options = ImageOptions(split=split, size=self.size, colour=self.colour)
-            return ImageSet(self.path, options, self.valid)
+            return ImageSet(self.path, options, self.validation_fraction)
 
     def row_source(self, tokens: TokenSource, length: int, separator: int | None = None) -> Rows:
         """The tokens as rows; `separator` as in `Padded`."""
@@ -137,4 +139,4 @@ class TokenizerOptions:
 
     def preparation(self, data: DataOptions) -> PrepareOptions:
         """What the tokens depend on, beside the files."""
-        return PrepareOptions(self.name, self.vocab_size, data.valid)
+        return PrepareOptions(self.name, self.vocab_size, data.validation_fraction)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partita.config.renamed import in_new_keys
 from partita.errors import InputError, require
 
 KEY = "recipe_version"
@@ -46,6 +47,7 @@ def _attention_without_a_scale(recipe: Sections) -> Sections:
 
 STEPS: Mapping[int, Step] = {
     1: Step(_attention_without_a_scale, complete=True),
+    2: Step(in_new_keys),
 }
 """The step from each version to the next. A version has one step."""
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from partita.config.data import DataOptions, TokenizerOptions
 from partita.config.method import MethodOptions
+from partita.config.renamed import RENAMED
 from partita.config.sampling import SamplingOptions
 from partita.config.training import DEFAULT_STEPS, RunOptions, TrainingOptions
 from partita.distillation.options import DistillationOptions
@@ -48,7 +49,7 @@ class Recipe:
         length=128, width=128, depth=4, heads=4, mlp="relu2"
     )
     training: TrainingOptions = TrainingOptions(  # noqa: RUF009
-        optimiser="muon", learning_rate=0.02, ema=0.99
+        optimizer="muon", learning_rate=0.02, ema_decay=0.99
     )
     distillation: DistillationOptions = DistillationOptions()  # noqa: RUF009
     sampling: SamplingOptions = SamplingOptions()  # noqa: RUF009
@@ -122,6 +123,7 @@ def _filled(default: T, content: object, prefix: str = "") -> T:
         if key not in kinds:
             near = difflib.get_close_matches(str(key), kinds, n=1)
             hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(kinds)}"
+            hint = f"it is {RENAMED[name]} now" if name in RENAMED else hint
             raise InputError("recipe", f"unknown key {name!r:.200}", hint)
         if dataclasses.is_dataclass(kinds[key]):
             values[key] = _filled(getattr(default, key), value, f"{name}.")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from partita.config.renamed import renamed_keys
 from partita.errors import (
     naming,
     require,
@@ -14,32 +15,43 @@ from partita.errors import (
     require_positive,
     require_seed,
 )
-from partita.optim.optimisers import OPTIMISERS
+from partita.optim.optimizers import OPTIMIZERS
 from partita.registry import Registry
 
 DEFAULT_STEPS = 1000
-RATES: Registry[Callable[[float, float], float]] = Registry("training.rate")
+LR_SCHEDULES: Registry[Callable[[float, float], float]] = Registry("training.lr_schedule")
 DECAY = 0.2  # share of a warmup-stable-decay run over which the rate falls
 
 
-@RATES.register("cosine")
+@LR_SCHEDULES.register("cosine")
 def cosine(share: float, warmup: float) -> float:
     """After the warm-up, half a cosine down to 0."""
     return 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
 
 
-@RATES.register("wsd")
+@LR_SCHEDULES.register("wsd")
 def warmup_stable_decay(share: float, warmup: float) -> float:  # noqa: ARG001 - one signature
     """After the warm-up constant; over the last fifth of the run a straight line down to 0."""
     return min(1.0, (1 - share) / DECAY)
 
 
-@RATES.register("constant")
+@LR_SCHEDULES.register("constant")
 def constant(share: float, warmup: float) -> float:  # noqa: ARG001 - one signature
     """After the warm-up constant."""
     return 1.0
 
 
+def learning_rate(highest: float, schedule: str, warmup: float, share: float) -> float:
+    """The learning rate at a share of a run: a straight line up during the warm-up, then as named.
+
+    Every trainer takes it from here.
+    """
+    if share < warmup:
+        return highest * share / warmup
+    return highest * LR_SCHEDULES[schedule](share, warmup)
+
+
+@renamed_keys("training")
 @dataclass(frozen=True)
 class TrainingOptions:
     """Training: everything that shapes the weights."""
@@ -52,19 +64,19 @@ class TrainingOptions:
     """Rows of a step, over all processes together."""
     length: int | None = None
     """Tokens of a row; the network's length unless given."""
-    optimiser: str = "adamw"
+    optimizer: str = "adamw"
     """adamw, or muon (for the matrices inside blocks, adamw for the rest)."""
     learning_rate: float = 1e-3
     """The highest learning rate of the run."""
-    rate: str = "cosine"
+    lr_schedule: str = "cosine"
     """The learning rate after the warm-up: cosine, wsd (warmup-stable-decay), constant."""
     warmup: float = 0.05
     """Share of the run over which the learning rate rises from 0."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
-    clip: float = 1.0
-    """Largest norm of the gradient."""
-    ema: float = 0.999
+    max_grad_norm: float = 1.0
+    """Largest norm of the gradient: a longer one is scaled down to it."""
+    ema_decay: float = 0.999
     """Decay of the moving average of the weights, which is what a trained model uses."""
     precision: str = "float32"
     """float32, or bfloat16 for the matrix products (weights and losses stay float32)."""
@@ -89,7 +101,7 @@ class TrainingOptions:
         for name in ("seconds", "learning_rate"):
             if getattr(self, name) is not None:
                 require_positive(getattr(self, name), f"training.{name}")
-        require_positive(self.clip, "training.clip", finite=False)
+        require_positive(self.max_grad_norm, "training.max_grad_norm", finite=False)
         require_number(self.weight_decay, "training.weight_decay")
         require(
             math.isfinite(self.weight_decay), "training.weight_decay", "must be finite, got inf"
@@ -97,7 +109,11 @@ class TrainingOptions:
         require_seed(self.seed, "training.seed")
         warmup = f"is a share of the run from 0 up to, but without, 1, got {self.warmup}"
         require(0 <= self.warmup < 1, "training.warmup", warmup)
-        require(0 <= self.ema < 1, "training.ema", f"must lie in [0, 1), got {self.ema}")
+        require(
+            0 <= self.ema_decay < 1,
+            "training.ema_decay",
+            f"must lie in [0, 1), got {self.ema_decay}",
+        )
         dropped = f"is a share of the labels, got {self.label_dropout}"
         require(0 <= self.label_dropout <= 1, "training.label_dropout", dropped)
         require(
@@ -106,9 +122,9 @@ class TrainingOptions:
             f"unknown name {self.precision!r}",
             "known: bfloat16, float32",
         )
-        _ = RATES[self.rate]
-        with naming({"optimiser": "training.optimiser"}):
-            _ = OPTIMISERS[self.optimiser]
+        _ = LR_SCHEDULES[self.lr_schedule]
+        with naming({"optimizer": "training.optimizer"}):
+            _ = OPTIMIZERS[self.optimizer]
 
     @property
     def budget(self) -> float:
@@ -123,26 +139,25 @@ class TrainingOptions:
 
     def rate_at(self, share: float) -> float:
         """The learning rate at a share of the run."""
-        if share < self.warmup:
-            return self.learning_rate * share / self.warmup
-        return self.learning_rate * RATES[self.rate](share, self.warmup)
+        return learning_rate(self.learning_rate, self.lr_schedule, self.warmup, share)
 
 
+@renamed_keys("run")
 @dataclass(frozen=True)
 class RunOptions:
     """Run: where and how the work is done. It may change from one resume to the next."""
 
     device: str = "auto"
     """cpu, cuda, or auto for a GPU if there is one."""
-    distribution: str = "ddp"
+    parallel: str = "ddp"
     """With several processes: ddp (every process has all weights) or fsdp (each has a share)."""
     micro_batch: int | None = None
     """Rows that a process handles at once; gradients of several such parts are added up."""
-    recompute: bool = False
+    activation_checkpointing: bool = False
     """Save memory: recompute activations in the backward pass."""
     compile: bool = False
     """Compile the network's blocks (needs a C++ compiler on CPUs)."""
-    capture: bool = True
+    cuda_graph: bool = True
     """On a GPU: launch the kernels of a step as one graph, where steps are alike (one process and
     one part, packed rows without document attention, no dropout, a method whose loss waits for
     nothing). It keeps the memory of a step: false, if that runs out."""
@@ -154,7 +169,7 @@ class RunOptions:
     """Rows of validation text that are scored each time."""
     checkpoint_every: int = 200
     """Steps between two checkpoints; the end of the run always leaves one."""
-    keep: int = 2
+    keep_checkpoints: int = 2
     """How many of the latest checkpoints are kept; the best one is kept besides."""
     previews: int = 2
     """Samples written beside each validation; 0 for none."""
@@ -164,14 +179,15 @@ class RunOptions:
     """Name of a Weights & Biases project to report to (pip install 'partita[wandb]')."""
 
     def __post_init__(self) -> None:
-        for name in ("log_every", "validate_every", "validation_rows", "checkpoint_every", "keep"):
+        counts = ("log_every", "validate_every", "validation_rows", "checkpoint_every")
+        for name in (*counts, "keep_checkpoints"):
             require_int(getattr(self, name), f"run.{name}")
         require_int(self.previews, "run.previews", 0)
         if self.micro_batch is not None:
             require_int(self.micro_batch, "run.micro_batch")
         require(
-            self.distribution in ("ddp", "fsdp"),
-            "run.distribution",
-            f"unknown name {self.distribution!r}",
+            self.parallel in ("ddp", "fsdp"),
+            "run.parallel",
+            f"unknown name {self.parallel!r}",
             "known: ddp, fsdp",
         )

@@ -109,7 +109,7 @@ def _not_waiting(name: str) -> Iterator[None]:
         if "synchronizing" not in str(error):
             raise
         problem = f"the loss of {name} waits for the GPU, so that its steps cannot be recorded"
-        remedy = "use --run.capture false, or give the method a `waits` that says so"
-        raise InputError("run.capture", problem, remedy) from error
+        remedy = "use --run.cuda_graph false, or give the method a `waits` that says so"
+        raise InputError("run.cuda_graph", problem, remedy) from error
     finally:
         torch.cuda.set_sync_debug_mode(before)

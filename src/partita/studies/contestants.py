@@ -100,14 +100,14 @@ def training_contestants(
 def _engine(method: nn.Module, batch_size: int, device: torch.device, speed: str) -> Engine:
     precision = "bfloat16" if device.type == "cuda" else "float32"
     options = TrainingOptions(batch_size=batch_size, precision=precision)
-    run = RunOptions(capture=speed != "plain", compile=speed == "compiled")
+    run = RunOptions(cuda_graph=speed != "plain", compile=speed == "compiled")
     return Engine(method, options, run, World(0, 1, device))
 
 
 def _advance(engine: Engine, batch: Batch, steps: int, capture: bool | None = None) -> int:
     """Some steps of training; the tokens that they saw."""
     if capture is not None:
-        engine.run = replace(engine.run, capture=capture)
+        engine.run = replace(engine.run, cuda_graph=capture)
     for _ in range(steps):
         engine.advance(batch, RATE)
     return batch.tokens.numel() * steps

@@ -29,7 +29,7 @@ from partita.execution.compilation import compile_parts
 from partita.likelihood.bounds import bound_ends
 from partita.methods.ar import AR
 from partita.methods.asking import needs_host_sync
-from partita.optim.optimisers import OPTIMISERS
+from partita.optim.optimizers import OPTIMIZERS
 from partita.parallel import World, like, release, spread, synchronising, whole
 from partita.randomness import Noise
 from partita.training.ema import MovingAverage
@@ -71,15 +71,15 @@ class Engine:
         self.method, self.options, self.run, self.world = method, options, run, world
         method.to(world.device)
         network = getattr(method, "network", method)
-        network.recompute = run.recompute
+        network.recompute = run.activation_checkpointing
         if run.compile:
             compile_parts(network)
         self.lesson = lesson
         objective = Objective(method, lesson, options.label_dropout)
-        self.objective = spread(objective, network, run.distribution, world)
-        make = OPTIMISERS[options.optimiser]
+        self.objective = spread(objective, network, run.parallel, world)
+        make = OPTIMIZERS[options.optimizer]
         self.optimisers = make(method, options.learning_rate, options.weight_decay)
-        self.average = MovingAverage(method, options.ema)
+        self.average = MovingAverage(method, options.ema_decay)
         self.captured: CapturedPass | None = None
         self.step = 0
         self.seconds = 0.0
@@ -90,7 +90,7 @@ class Engine:
         self.method.train()
         parts = batch.split(self.run.micro_batch)
         total = self._replayed(batch) if self._repeats(parts) else self._gradients(parts)
-        norm = nn.utils.clip_grad_norm_(self.method.parameters(), self.options.clip)
+        norm = nn.utils.clip_grad_norm_(self.method.parameters(), self.options.max_grad_norm)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = rate
@@ -119,7 +119,7 @@ class Engine:
         """Whether steps are the same kernels again and again, so that they can be captured."""
         alike = len(parts) == 1 and parts[0].tokens.is_cuda and CapturedPass.fits(parts[0])
         alone = self.world.size == 1 and self.lesson is None and not self._drops
-        if not (self.run.capture and alike and alone):
+        if not (self.run.cuda_graph and alike and alone):
             return False
         if needs_host_sync(self.method, parts[0].tokens):
             return False

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from partita.config.training import RATES
+from partita.config.training import learning_rate
 from partita.errors import (
     InputError,
     require,
@@ -93,9 +93,9 @@ class Optimiser:
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, _CLIP)
         share = (step + 1) / (self.options.steps + 1)
-        factor = min(share / _WARMUP, RATES["cosine"](max(share, _WARMUP), _WARMUP))
+        rate = learning_rate(self.options.learning_rate, "cosine", _WARMUP, share)
         for group in self.adamw.param_groups:
-            group["lr"] = self.options.learning_rate * factor
+            group["lr"] = rate
         self.adamw.step()
 
 

@@ -114,7 +114,7 @@ class RunFolder:
     def _let_go(self) -> None:
         every = checkpoints.listed(self.folder)
         kept = {
-            *every[-self.recipe.run.keep :],
+            *every[-self.recipe.run.keep_checkpoints :],
             checkpoints.best(self.folder, pass_over_damage=True),
         }
         for old in every:

@@ -1,4 +1,4 @@
-"""Optimisers by name: AdamW, and Muon for hidden matrices with AdamW for the rest."""
+"""Optimizers by name: AdamW, and Muon for hidden matrices with AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 from partita.optim.muon import StackedMuon
 from partita.registry import Registry
 
-OPTIMISERS: Registry[Callable[[nn.Module, float, float], list[torch.optim.Optimizer]]] = Registry(
-    "optimiser"
+OPTIMIZERS: Registry[Callable[[nn.Module, float, float], list[torch.optim.Optimizer]]] = Registry(
+    "optimizer"
 )
 BETAS = (0.9, 0.99)
 _AT_THE_ENDS = {"embed", "conditioning", "modulation_out", "head"}  # not inside the network
@@ -38,13 +38,13 @@ def _adamw(
     )
 
 
-@OPTIMISERS.register("adamw")
+@OPTIMIZERS.register("adamw")
 def adamw(module: nn.Module, rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
     """AdamW for everything."""
     return [_adamw(module, [name for name, _ in module.named_parameters()], rate, weight_decay)]
 
 
-@OPTIMISERS.register("muon")
+@OPTIMIZERS.register("muon")
 def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
     """Muon (orthogonalised momentum) for hidden matrices; AdamW for embeddings, head, gains.
 
