@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from partita.moved import MOVED
+import partita
+from partita.moved import MOVED, RENAMED
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))
@@ -39,6 +40,12 @@ def test_what_moved_out_of_a_module():
         assert base.Loss is Loss
     with pytest.raises(AttributeError, match="has no attribute 'Gain'"):
         base.Gain  # noqa: B018
+
+
+def test_what_the_library_offers_by_another_name():
+    with pytest.warns(DeprecationWarning, match="partita.run_recipe is partita.train now"):
+        assert partita.run_recipe is partita.train
+    assert not set(RENAMED) & set(partita.__all__)
 
 
 def test_the_library_uses_new_names_alone():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from partita.moved import know_old_names
+from partita.moved import know_old_names, today_of
 from partita.version import __version__
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "SEDD",
     "BPETokenizer",
     "ByteTokenizer",
+    "Callback",
     "CausalTransformer",
     "CharacterTokenizer",
     "ComplementaryMDLM",
@@ -39,6 +40,7 @@ __all__ = [
     "PartitionTransformer",
     "PatchTransformer",
     "PixelUNet",
+    "Progress",
     "Prompt",
     "Recipe",
     "RunOptions",
@@ -65,8 +67,8 @@ __all__ = [
     "make_schedule",
     "nelbo",
     "order_likelihood",
-    "run_recipe",
     "sample",
+    "train",
 ]
 
 # For type checkers and editors. At run time modules load on first use, by the table below.
@@ -124,8 +126,9 @@ if TYPE_CHECKING:
     from partita.samplers import guided
     from partita.samplers.gaussian import generate
     from partita.schedules import make_schedule
+    from partita.training.callbacks import Callback, Progress
     from partita.training.loop import fit
-    from partita.training.runner import run_recipe
+    from partita.training.runner import train
 
 _MODULES = {
     "partita.config.data": "DataOptions TokenizerOptions",
@@ -163,7 +166,8 @@ _MODULES = {
     "partita.schedules": "make_schedule",
     "partita.training.loop": "fit",
     "partita.config.training": "RunOptions TrainingOptions",
-    "partita.training.runner": "run_recipe",
+    "partita.training.callbacks": "Callback Progress",
+    "partita.training.runner": "train",
 }
 know_old_names()
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -171,6 +175,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names.sp
 if not TYPE_CHECKING:  # which would take every name for an object that exists
 
     def __getattr__(name: str) -> object:
+        name = today_of(name)
         if name not in _HOME:
             raise AttributeError(f"module 'partita' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOME[name]), name)

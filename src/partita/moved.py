@@ -65,6 +65,18 @@ def name_of_before(module: str, name: str) -> object:
     return getattr(importlib.import_module(f"partita.{new}"), name)
 
 
+RENAMED = {"run_recipe": "train"}
+"""Old names of what `import partita` offers."""
+
+
+def today_of(name: str) -> str:
+    """The name of today of something in `partita`; an old one is answered with a warning."""
+    new = RENAMED.get(name, name)
+    if new != name:
+        warnings.warn(f"partita.{name} is partita.{new} now", DeprecationWarning, stacklevel=3)
+    return new
+
+
 def today(name: str) -> str | None:
     """The name that a module or a package of modules has now; None if that is its name."""
     parts = name.split(".")

@@ -31,8 +31,8 @@ from partita.evaluation.lengths import shares, variation
 from partita.models import checkpoints
 from partita.samplers import Step
 from partita.samplers.canvas import Canvas
-from partita.training.material import orders, tokens_of
-from partita.training.retrofit import refuse_conditions, retrofitted
+from partita.training.conversion import check_conditions, converted
+from partita.training.data_pipeline import orders, tokens_of
 
 pytestmark = pytest.mark.usefixtures("here")
 LENGTH = 24
@@ -76,7 +76,7 @@ def printed(capsys, *words):
 def rows_of(recipe):
     """The texts of all training and validation rows."""
     recipe = recipe.resolved()
-    prepared = tokens_of(recipe, None, lambda _name: None, lambda _characters: None)
+    prepared = tokens_of(recipe)
     texts = []
     for order in orders(recipe, prepared):
         batch = order.first(len(order.rows))
@@ -295,7 +295,7 @@ def test_a_retrofitted_network_computes_what_the_old_one_did():
     """The end marker starts as one more mask: so the old model is asked with one more mask."""
     model = partita.load(OLD, device="cpu")
     recipe = replace(model.recipe, method=MethodOptions("flexmdm"))
-    new, old = retrofitted(recipe, model), model.method
+    new, old = converted(recipe, model), model.method
     tokens = torch.tensor([model.tokenizer.encode("the cat sat on a mat")])
     hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < 0.4
     ended, mask = torch.cat([tokens, tokens[:, :1]], 1), torch.ones(1, 1, dtype=torch.bool)
@@ -319,7 +319,7 @@ def test_training_goes_on_from_the_old_weights(here):
     assert new.recipe.sampling.sampler is None
     assert new.provenance["started_from"]["path"] == OLD
     assert len(new.sample(3)) == 3
-    start = retrofitted(new.recipe, old)
+    start = converted(new.recipe, old)
     moved = dict(new.method.named_parameters())
     for name, tensor in start.named_parameters():
         assert not torch.equal(moved[name], tensor), name
@@ -341,10 +341,10 @@ def test_what_cannot_be_taken_over_is_refused():
     flexible = replace(base, method=MethodOptions("flexmdm"))
     timed = replace(base, method=MethodOptions("mdlm", law="continuous", conditioning="time"))
     with pytest.raises(InputError, match="is told the time of another process"):
-        refuse_conditions(flexible, timed, "somewhere")
+        check_conditions(flexible, timed, "somewhere")
     labelled = replace(base, network=replace(base.network, classes=3))
     with pytest.raises(InputError, match="has class labels, which cannot be taken over"):
-        refuse_conditions(flexible, labelled, "somewhere")
+        check_conditions(flexible, labelled, "somewhere")
 
 
 # The example -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from partita.commands.streams import READER_LEFT
 from partita.errors import Stopped
 from partita.models import checkpoints
 from partita.signals import stopping
-from partita.training.runner import Signals
+from partita.training.signals import Signals
 from tests.support.runs import PACE, SIZES, TRAIN
 from tests.support.terminals import on_a_full_disk, without_a_reader
 

@@ -154,7 +154,7 @@ PROGRAM = """
 import json, sys
 import partita
 recipe = partita.Recipe.from_dict(json.loads(sys.argv[1]))
-partita.run_recipe(recipe, "run")
+partita.train(recipe, "run")
 """
 
 

@@ -25,7 +25,7 @@ from partita.errors import InputError
 from partita.models import checkpoints
 from partita.models.find import find
 from partita.networks.options import TransformerOptions
-from partita.training.runner import run_recipe
+from partita.training.runner import train
 from tests.support.kill_and_resume import checkpoints as listed
 from tests.support.kill_and_resume import compare, corpus, start, wait_for
 
@@ -50,7 +50,7 @@ def teach(place, method="mdlm", precision="float32", **network):
         sampling=SamplingOptions(temperature=0.9),
         run=RunOptions(device="cpu", previews=0, validate_every=100),
     )
-    run_recipe(recipe, place / method)
+    train(recipe, place / method)
     return place / method
 
 
@@ -150,7 +150,7 @@ def test_a_round_goes_on_with_the_teacher_that_it_began_with(tmp_path, capsys):
     shutil.rmtree(teacher)
     (tmp_path / "other").mkdir()
     other = teach(tmp_path / "other")
-    run_recipe(
+    train(
         replace(
             partita.load(other, device="cpu").recipe,
             training=TrainingOptions(steps=3, batch_size=8, start_from=str(other)),
@@ -232,9 +232,7 @@ def test_training_can_be_told_of_a_round_as_well(teacher, tmp_path):
     out = tmp_path / "out"
     distil(teacher, out)
     recipe = partita.load(out, device="cpu").recipe
-    run_recipe(
-        replace(recipe, distillation=replace(recipe.distillation, teacher=None)), tmp_path / "x"
-    )
+    train(replace(recipe, distillation=replace(recipe.distillation, teacher=None)), tmp_path / "x")
     assert all(torch.equal(weights(out)[name], t) for name, t in weights(tmp_path / "x").items())
     with pytest.raises(InputError, match="a student needs a teacher"):
-        run_recipe(replace(recipe, training=TrainingOptions(steps=3)), tmp_path / "y")
+        train(replace(recipe, training=TrainingOptions(steps=3)), tmp_path / "y")

@@ -210,7 +210,7 @@ def test_optimisers_of_others_keep_what_they_like(runs, tmp_path):
     folder = RunFolder(run.folder, run.recipe, run.prepared)
     before, after = run.engine(), run.engine()
     for engine in (before, after):
-        engine.optimisers = [torch.optim.SGD(engine.method.parameters(), lr=0.1, momentum=0.9)]
+        engine.optimizers = [torch.optim.SGD(engine.method.parameters(), lr=0.1, momentum=0.9)]
     before.advance(run.batch(), 0.1)
     folder.save(before)
     assert folder.resume(after) == run.folder / CHECKPOINT

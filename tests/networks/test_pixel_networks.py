@@ -235,7 +235,7 @@ def test_work_is_counted_by_place():
     """A patch of 4 pixels with 3 channels shares one vector among 12 tokens."""
     options = {kind: TransformerOptions(kind=kind, **SIZES) for kind in ("unet", "patches")}
     methods = {kind: MethodOptions(name="md4").build(x, LEVELS) for kind, x in options.items()}
-    work = {kind: flops_per_token(methods[kind], options[kind]) for kind in options}
+    work = {kind: flops_per_token(methods[kind], options[kind].length) for kind in options}
     blocks = sum(p.numel() for p in methods["patches"].parameters() if p.ndim == 2)
     embedded = methods["patches"].network.embed.weight.numel()
     attention = 12 * (LENGTH / 12) * 2 * 16

@@ -9,7 +9,7 @@ import pytest
 
 from partita.config.training import RunOptions
 from partita.errors import InputError
-from partita.training.journal import Journal, listeners, read_metrics
+from partita.training.journal import Journal, read_metrics, services
 
 
 def png_size(path):
@@ -59,10 +59,9 @@ def test_damaged_metrics_cost_their_own_lines_alone(tmp_path):
 def test_tensorboard_hears_the_same_numbers(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (listener,) = listeners(tmp_path, RunOptions(tensorboard=True), {})
-    journal = Journal(tmp_path, 0)
-    journal.listeners = [listener]
-    journal.record(3, {"bits": 2.5})
+    (board,) = services(tmp_path, RunOptions(tensorboard=True), {})
+    board.record(3, {"bits": 2.5})
+    board.on_end(0)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     (scalar,) = events.Scalars("bits")
@@ -73,8 +72,8 @@ def test_weights_and_biases_hears_the_same_numbers(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="the package wandb is not installed (a heavy extra)")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    (listener,) = listeners(tmp_path, RunOptions(wandb="a-project"), {"seed": 1})
-    listener(1, {"bits": 2.5})
+    (project,) = services(tmp_path, RunOptions(wandb="a-project"), {"seed": 1})
+    project.record(1, {"bits": 2.5})
     assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
 
 
@@ -83,4 +82,4 @@ def test_a_missing_package_says_how_to_get_it(tmp_path, monkeypatch, name, value
     blocked = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}[name]
     monkeypatch.setitem(__import__("sys").modules, blocked, None)
     with pytest.raises(InputError, match=rf"pip install 'partita\[{name}\]'"):
-        listeners(tmp_path, RunOptions(**{name: value}), {})
+        services(tmp_path, RunOptions(**{name: value}), {})

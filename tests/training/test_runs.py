@@ -22,7 +22,8 @@ from partita.config.training import RunOptions, TrainingOptions
 from partita.errors import InputError
 from partita.models import checkpoints
 from partita.networks.options import TransformerOptions
-from partita.training.runner import Watcher, default_folder, run_recipe
+from partita.training.callbacks import Callback
+from partita.training.runner import default_folder, train
 from tests.support.kill_and_resume import corpus
 
 
@@ -65,8 +66,12 @@ def section(recipe, **sections):
 
 def test_a_run_leaves_everything(tmp_path, recipe):
     out, seen = tmp_path / "run", []
-    watcher = Watcher(previewed=lambda step, texts: seen.append((step, len(texts))))
-    assert run_recipe(recipe, out, watcher) == 0
+
+    class Previews(Callback):
+        def on_preview(self, step, samples):
+            seen.append((step, len(samples)))
+
+    assert train(recipe, out, Previews()) == 0
     assert seen == [(2, 1), (4, 1), (6, 1), (8, 1)]
     lines = metrics(out)
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 9))
@@ -94,7 +99,7 @@ def test_the_best_validation_is_kept_whenever_it_comes(tmp_path, recipe):
         training={"learning_rate": 0.3, "steps": 12, "warmup": 0.5},
         run={"validate_every": 1, "checkpoint_every": 100, "previews": 0},
     )
-    run_recipe(wild, out)
+    train(wild, out)
     scores = {line["step"]: line["valid_bits"] for line in metrics(out) if "valid_bits" in line}
     best = min(scores, key=scores.get)
     assert best < 12  # the learning rate is too high to end well
@@ -104,9 +109,9 @@ def test_the_best_validation_is_kept_whenever_it_comes(tmp_path, recipe):
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path, recipe):
     out = tmp_path / "run"
-    run_recipe(recipe, out)
+    train(recipe, out)
     before, count = weights(out), len(metrics(out))
-    run_recipe(recipe, out)
+    train(recipe, out)
     assert same(weights(out), before)
     assert len(metrics(out)) == count
 
@@ -136,11 +141,11 @@ def test_a_run_that_lost_its_second_half_does_it_again_bit_by_bit(tmp_path, reci
         recipe, run={"previews": 0, "keep_checkpoints": 9, **change.pop("run", {})}, **change
     )
     out = tmp_path / "run"
-    run_recipe(recipe, out)
+    train(recipe, out)
     before, lines = weights(out), metrics(out)
     for step in (6, 8):
         shutil.rmtree(checkpoints.folder_of(out, step))
-    run_recipe(recipe, out)
+    train(recipe, out)
     assert same(weights(out), before)
     key = [(line["step"], line.get("loss")) for line in lines]
     assert [(line["step"], line.get("loss")) for line in metrics(out)] == key
@@ -150,29 +155,29 @@ def test_parts_and_recomputation_may_change_on_the_way(tmp_path, recipe):
     """The section `run` is free: the same steps, up to rounding."""
     out, other = tmp_path / "run", tmp_path / "other"
     recipe = section(recipe, run={"previews": 0, "keep_checkpoints": 9})
-    run_recipe(recipe, out)
+    train(recipe, out)
     shutil.copytree(out, other)
     for step in (6, 8):
         shutil.rmtree(checkpoints.folder_of(other, step))
-    run_recipe(section(recipe, run={"micro_batch": 2, "activation_checkpointing": True}), other)
+    train(section(recipe, run={"micro_batch": 2, "activation_checkpointing": True}), other)
     for name, tensor in weights(out).items():
         torch.testing.assert_close(weights(other)[name], tensor, rtol=0, atol=1e-5)
 
 
 def test_a_changed_recipe_or_text_is_refused_with_what_changed(tmp_path, recipe):
     out = tmp_path / "run"
-    run_recipe(recipe, out)
+    train(recipe, out)
     changed = section(recipe, training={"seed": 3, "max_grad_norm": 2.0})
     with pytest.raises(InputError) as caught:
-        run_recipe(changed, out)
+        train(changed, out)
     assert "training.max_grad_norm: 1.0 -> 2.0\n  training.seed: 0 -> 3" in str(caught.value)
     (tmp_path / "elsewhere").mkdir()
     moved = Path(shutil.copy(recipe.data.path, tmp_path / "elsewhere"))
-    run_recipe(section(recipe, data={"path": str(moved)}), out)  # the same text at another place
+    train(section(recipe, data={"path": str(moved)}), out)  # the same text at another place
     with moved.open("a") as stream:
         stream.write("\n\nmore")
     with pytest.raises(InputError, match="run on another text"):
-        run_recipe(section(recipe, data={"path": str(moved)}), out)
+        train(section(recipe, data={"path": str(moved)}), out)
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path, recipe):
@@ -181,7 +186,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path, recipe):
         recipe, training={"learning_rate": 1e30, "warmup": 0.0}, run={"checkpoint_every": 1}
     )
     with pytest.raises(InputError) as caught:
-        run_recipe(wild, out)
+        train(wild, out)
     text = str(caught.value)
     assert "at step 1, whose rows begin at tokens" in text
     assert f"last good checkpoint: {checkpoints.folder_of(out, 1)}" in text
@@ -190,7 +195,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path, recipe):
 
 def test_fine_tuning_starts_from_the_weights_and_keeps_the_tokenizer(tmp_path, recipe):
     first = section(recipe, tokenizer={"name": "characters"})
-    run_recipe(first, tmp_path / "first")
+    train(first, tmp_path / "first")
     text = tmp_path / "more.txt"
     text.write_text("\n\n".join(["the cat ran to the door"] * 50))
     second = section(
@@ -198,7 +203,7 @@ def test_fine_tuning_starts_from_the_weights_and_keeps_the_tokenizer(tmp_path, r
         data={"path": str(text)},
         training={"start_from": str(tmp_path / "first"), "steps": 2, "learning_rate": 1e-9},
     )
-    run_recipe(second, tmp_path / "second")
+    train(second, tmp_path / "second")
     old, new = partita.load(tmp_path / "first"), partita.load(tmp_path / "second")
     assert new.tokenizer.describe() == old.tokenizer.describe()
     for ours, theirs in zip(new.method.parameters(), old.method.parameters(), strict=True):
@@ -210,13 +215,13 @@ def test_fine_tuning_starts_from_the_weights_and_keeps_the_tokenizer(tmp_path, r
 def test_a_wall_clock_budget_counts_over_resumes(tmp_path, recipe):
     timed = section(recipe, training={"steps": None, "seconds": 2.0}, run={"previews": 0})
     out = tmp_path / "run"
-    run_recipe(timed, out)
+    train(timed, out)
     lines = metrics(out)
     assert lines[-1]["seconds" if "seconds" in lines[-1] else "valid_bits"]
     last = max(line["seconds"] for line in lines if "seconds" in line)
     assert last >= 2.0
     done = len(lines)
-    run_recipe(timed, out)
+    train(timed, out)
     assert len(metrics(out)) == done
 
 
@@ -224,7 +229,7 @@ def test_compiled_blocks_take_the_same_steps(tmp_path, recipe):
     if shutil.which("g++") is None:
         pytest.skip("compiling for the CPU needs a C++ compiler")
     plain = section(recipe, training={"steps": 2}, network={"depth": 1}, run={"previews": 0})
-    run_recipe(plain, tmp_path / "plain")
+    train(plain, tmp_path / "plain")
     # In a process of its own: the type checker of the test run cannot be compiled.
     content = section(plain, run={"compile": True}).to_dict()
     (tmp_path / "compiled.yaml").write_text(json.dumps(content))

@@ -21,6 +21,7 @@ from partita.optim.muon import StackedMuon
 from partita.optim.optimizers import OPTIMIZERS
 from partita.parallel import World
 from partita.training import loop
+from partita.training.callbacks import EachStep
 from partita.training.ema import MovingAverage
 from partita.training.engine import Engine
 from partita.training.loop import fit
@@ -85,11 +86,8 @@ def test_the_speed_of_training_leaves_validation_out(monkeypatch):
     run = RunOptions(log_every=4, validate_every=3, validation_rows=2)
     engine = Timed(build(MDLM), options, run, World(0, 1, torch.device("cpu")))
     rows = Order(Packed(InMemory(TEXT), LENGTH), 5, 0)
-    hooks = loop.Hooks(
-        progress=lambda progress: speeds.append(progress.tokens_per_second),
-        validated=lambda step, estimate: False,  # noqa: ARG005 - one signature
-    )
-    loop.train(engine, rows, rows, hooks)
+    seen = EachStep(lambda progress: speeds.append(progress.tokens_per_second))
+    loop.Trainer(engine, rows, rows, [seen]).train()
     assert speeds == pytest.approx([5 * LENGTH] * 3)
     assert now[0] == 12 + 4 * 100
 

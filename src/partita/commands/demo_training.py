@@ -14,7 +14,8 @@ from partita.data.tokenizers import BPETokenizer
 from partita.likelihood.bounds import nelbo
 from partita.methods import MDLM
 from partita.networks import Transformer, TransformerConfig
-from partita.training import loop
+from partita.training.callbacks import Progress
+from partita.training.loop import fit
 
 SECONDS = 60.0
 CHARACTERS = 8_000  # of text: little enough for a minute on two cores to leave an impression
@@ -74,12 +75,12 @@ def train(console: Terminal, method: MDLM, stream: Tensor, seconds: float, seed:
     with bar(console, "step {task.fields[step]}", "loss {task.fields[loss]:.2f}") as shown:
         task = shown.add_task("train", total=1.0, step=0, loss=math.nan)
 
-        def show(progress: loop.Progress) -> None:
+        def show(progress: Progress) -> None:
             nonlocal smooth
             smooth = progress.loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * progress.loss
             shown.update(task, completed=progress.share, step=progress.step, loss=smooth)
 
-        loop.fit(method, stream, training, show)
+        fit(method, stream, training, show)
 
 
 def report(console: Terminal, method: MDLM, stream: Tensor, characters: int) -> None:

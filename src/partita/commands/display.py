@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from torch import Tensor
+
 from partita.commands import NOTHING_SAVED, program
 from partita.commands.prepare import counter, summary
 from partita.commands.terminal import Terminal, bar
@@ -16,9 +18,8 @@ from partita.contracts.estimate import Estimate
 from partita.errors import leaves
 from partita.models import checkpoints
 from partita.plotting import NO_PLOTS, can_plot
-from partita.training import loop
+from partita.training.callbacks import Callback, Progress, RunInfo
 from partita.training.journal import CURVES
-from partita.training.runner import Setting, Watcher
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def _size(number: int) -> str:
     return f"{number / 1e6:.1f} M" if number >= 100_000 else f"{number:,}"
 
 
-class Display:
+class Display(Callback):
     """What a run shows while it goes."""
 
     measure = "validation"
@@ -47,7 +48,7 @@ class Display:
         self.counter = counter(console)
         self.bar = bar(console, "step {task.fields[step]:,}", "{task.fields[numbers]}")
         self.task = self.bar.add_task("train", total=1.0, step=0, numbers="")
-        self.setting: Setting | None = None
+        self.info: RunInfo | None = None
         self.valid: Estimate | None = None
         self.texts: list[str] = []
         self.bits = math.nan
@@ -60,66 +61,65 @@ class Display:
         if self.bar.live.is_started:
             self.bar.stop()
 
-    def watcher(self) -> Watcher:
-        """The calls that the run makes."""
-        return Watcher(
-            preparing=self.counter.update_to,
-            checking=self.counter.checked,
-            ready=self.ready,
-            progress=self.progress,
-            validated=self.validated,
-            previewed=lambda _step, texts: setattr(self, "texts", texts),
-        )
+    def on_prepare(self, characters: int) -> None:
+        self.counter.update_to(characters)
 
-    def ready(self, setting: Setting) -> None:
+    def on_check(self, done: int, total: int) -> None:
+        self.counter.checked(done, total)
+
+    def on_preview(self, step: int, samples: list[str] | Tensor) -> None:  # noqa: ARG002
+        if isinstance(samples, list):
+            self.texts = samples
+
+    def on_start(self, info: RunInfo) -> None:
         self.counter.__exit__()
-        self.setting = setting
-        self.console.print(summary(setting.prepared), soft_wrap=True)
-        where = setting.device if setting.processes == 1 else f"{setting.processes} processes"
+        self.info = info
+        self.console.print(summary(info.prepared), soft_wrap=True)
+        where = info.device if info.processes == 1 else f"{info.processes} processes"
         self.console.print(
-            f"{self.recipe.method.name}, {_size(setting.parameters)} parameters, on {where}. "
-            f"{self.aim(setting)}",
+            f"{self.recipe.method.name}, {_size(info.parameters)} parameters, on {where}. "
+            f"{self.aim(info)}",
             soft_wrap=True,
         )
-        if setting.left_out:
+        if info.left_out:
             longer = "longer than a row and left out"
-            self.console.print(f"{setting.left_out:,} documents are {longer}.", soft_wrap=True)
-        if len(setting.prepared.valid) == 0 and self.recipe.data.validation_fraction > 0:
+            self.console.print(f"{info.left_out:,} documents are {longer}.", soft_wrap=True)
+        if len(info.prepared.valid) == 0 and self.recipe.data.validation_fraction > 0:
             finer = self.recipe.data.documents != "line"
             hint = ": --data.documents line makes more of them" if finer else ""
             self.console.print(f"No document is left for validation{hint}.", soft_wrap=True)
         if self.recipe.distillation.round <= 1 and not can_plot():  # of several rounds, once
             self.console.print(f"{CURVES} is not drawn: {NO_PLOTS}", soft_wrap=True)
-        went_on = f", going on from {setting.resumed.name}" if setting.resumed else ""
-        self.console.print(f"Run folder: {setting.folder}{went_on}", soft_wrap=True)
+        went_on = f", going on from {info.resumed.name}" if info.resumed else ""
+        self.console.print(f"Run folder: {info.folder}{went_on}", soft_wrap=True)
 
-    def aim(self, setting: Setting) -> str:
+    def aim(self, info: RunInfo) -> str:
         """What the bits are to be compared with."""
-        if setting.unigram_bits is None:
+        if info.unigram_bits is None:
             return "Bits are those of whole texts, their ends included."
-        entropy = f"Single tokens have an entropy of {setting.unigram_bits:.3f} bits"
-        if setting.bounded:
+        entropy = f"Single tokens have an entropy of {info.unigram_bits:.3f} bits"
+        if info.bounded:
             return f"{entropy}: a model must get below it."
         return (
             f"{entropy}: at validation a model must get below it. Bits in between are the loss of "
             "training, which has other weights and is no bound."
         )
 
-    def progress(self, report: loop.Progress, mfu: float | None) -> None:
+    def on_log(self, progress: Progress) -> None:
         if not self.bar.live.is_started:
             self.bar.start()
-        bits = report.loss / math.log(2)
+        bits = progress.loss / math.log(2)
         self.bits = bits
-        speed = f"{report.tokens_per_second:,.0f} tokens/s"
-        busy = "" if mfu is None else f"  MFU {mfu:.0%}"
-        loss = f"loss {report.loss:.3f}  {bits:.3f} bits/token"
-        numbers = f"{loss}  {speed}{busy}  epoch {report.epoch:.2f}"
-        self.bar.update(self.task, completed=report.share, step=report.step, numbers=numbers)
-        if not self.console.animates and report.share < 1:
-            line = f"step {report.step:,} ({report.share:.0%})  {numbers}"
+        speed = f"{progress.tokens_per_second:,.0f} tokens/s"
+        busy = "" if progress.mfu is None else f"  MFU {progress.mfu:.0%}"
+        loss = f"loss {progress.loss:.3f}  {bits:.3f} bits/token"
+        numbers = f"{loss}  {speed}{busy}  epoch {progress.epoch:.2f}"
+        self.bar.update(self.task, completed=progress.share, step=progress.step, numbers=numbers)
+        if not self.console.animates and progress.share < 1:
+            line = f"step {progress.step:,} ({progress.share:.0%})  {numbers}"
             self.console.print(line, soft_wrap=True)
 
-    def validated(self, step: int, bound: Estimate) -> None:
+    def on_validate(self, step: int, bound: Estimate) -> None:
         self.valid = bound
         self.console.print(
             f"step {step:,}: {self.measure} {bound.bits:.3f} ± {bound.bits_error:.3f} "
@@ -128,8 +128,8 @@ class Display:
 
     def farewell(self, stopped_by: int) -> None:
         """The last words: how to go on, or samples, and where everything is."""
-        assert self.setting is not None
-        folder = self.setting.folder
+        assert self.info is not None
+        folder = self.info.folder
         if stopped_by:
             newest = checkpoints.latest(folder)
             saved = f"saved as {newest}. The same command goes on from there."

@@ -24,7 +24,9 @@ from partita.errors import naming, require, require_int
 from partita.files.names import RUNS
 from partita.models import checkpoints
 from partita.parallel import joined, leave
-from partita.training.runner import Setting, Signals, run_recipe
+from partita.training.callbacks import RunInfo
+from partita.training.runner import train
+from partita.training.signals import Signals
 
 DESCRIPTION = """\
 Distil a trained model into one that needs fewer sampling steps: self-distillation through time
@@ -146,7 +148,6 @@ def run(words: Sequence[str]) -> int:
     """Distil round by round; a stopped round says how to go on."""
     with naming(NAMES):
         rounds, folder = options(words)
-        rounds[0].check_data()  # a missing file is said before anything is made
     console, device = Terminal(), rounds[0].run.device
     places = [checkpoints.round_folder(folder, number) for number in range(1, len(rounds) + 1)]
     with remembering(*places), naming(NAMES | {"device": "run.device"}), joined(device) as world:
@@ -166,8 +167,8 @@ def _run(rounds: Sequence[Recipe], folder: Path, console: Terminal) -> int:
         for recipe in rounds:
             place = checkpoints.round_folder(folder, recipe.distillation.round)
             with RoundDisplay(console, recipe) as display:
-                stopped_by = run_recipe(recipe, place, display.watcher(), signals)
-            if display.setting is not None and stopped_by:  # the first of the processes
+                stopped_by = train(recipe, place, display, signals)
+            if display.info is not None and stopped_by:  # the first of the processes
                 display.farewell(stopped_by)
             if stopped_by:
                 return stopped_by
@@ -179,7 +180,7 @@ class RoundDisplay(Display):
 
     measure = "divergence from the teacher"
 
-    def aim(self, setting: Setting) -> str:  # noqa: ARG002 - the teacher is the aim
+    def aim(self, info: RunInfo) -> str:  # noqa: ARG002 - the teacher is the aim
         options: DistillationOptions = self.recipe.distillation
         before = options.student_steps * options.substeps
         return (

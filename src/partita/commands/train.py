@@ -19,8 +19,9 @@ from partita.files import format
 from partita.models.find import read_found
 from partita.models.parts import read_recipe
 from partita.parallel import leave
-from partita.training.retrofit import is_retrofit
-from partita.training.runner import Signals, default_folder, run_recipe
+from partita.training.conversion import is_conversion
+from partita.training.runner import default_folder, train
+from partita.training.signals import Signals
 
 DESCRIPTION = """\
 Train a model on a text or a set of images, from raw files to samples. The run lives in a folder
@@ -61,7 +62,7 @@ class Options(Recipe):
 
 
 def options(words: Sequence[str]) -> tuple[Recipe, Path]:
-    """The recipe and the folder that the words ask for."""
+    """Parse the command line: the recipe and the run's folder."""
     words = [
         word.replace("--from", "--training.start_from", 1) if _is_from(word) else word
         for word in words
@@ -73,7 +74,7 @@ def options(words: Sequence[str]) -> tuple[Recipe, Path]:
     else:
         base = recipe_of(start)
         chosen = parse(_parser(base, _KEPT), given, Options)
-        if is_retrofit(chosen, base):  # which has no use for the choices of another method
+        if is_conversion(chosen, base):  # which has no use for the choices of another method
             chosen = parse(_parser(base, _SHARED), given, Options)
     require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
     recipe = Recipe(**{key: getattr(chosen, key) for key in Recipe.__dataclass_fields__})
@@ -141,11 +142,10 @@ def run(words: Sequence[str]) -> int:
     """Train, with a bar; a stopped run says how to go on."""
     with naming(NAMES):
         recipe, folder = options(words)
-    recipe.check_data()  # a missing file is said before anything is made
     display = Display(Terminal(), recipe)
     with naming(NAMES), remembering(folder), display, Signals(announce) as signals:
-        stopped_by = run_recipe(recipe, folder, display.watcher(), signals)
-    if display.setting is not None:  # the first of the processes
+        stopped_by = train(recipe, folder, display, signals)
+    if display.info is not None:  # the first of the processes
         display.farewell(stopped_by)
     code = 128 + stopped_by if stopped_by else 0
     leave(code)

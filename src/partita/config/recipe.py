@@ -90,17 +90,6 @@ class Recipe:
             ),
         )
 
-    def check_data(self) -> None:
-        """Refuse a text or a set of images that is not there."""
-        if self.tokenizer.of_images:
-            self.data.image_set().check()
-        else:
-            pixels = self.data.path == "digits" and not Path(self.data.path).exists()
-            problem = f"{self.tokenizer.name} makes no tokens of images"
-            remedy = "give pixels, or the folder of a tokenizer that partita vq made"
-            require(not pixels, "tokenizer.name", problem, remedy)
-            self.data.corpus()
-
     def to_dict(self) -> dict[str, Any]:
         """The recipe as JSON has it."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))

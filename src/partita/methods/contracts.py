@@ -79,6 +79,14 @@ class Denoiser(Model, ABC):
 class TextMethod(Model, ABC):
     """A model with a loss whose nats are a likelihood bound, or the likelihood itself."""
 
+    passes: ClassVar[int] = 1
+    """How often a step of training runs the network over a token."""
+
+    @property
+    def trains_by_bound(self) -> bool:
+        """Whether the nats of training are those of a bound; those of validation always are."""
+        return True
+
     @abstractmethod
     def loss(
         self,

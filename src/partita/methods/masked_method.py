@@ -163,6 +163,10 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
         return self.conditioning != "none"
 
     @property
+    def trains_by_bound(self) -> bool:
+        return self.law.bound
+
+    @property
     def bound_law(self) -> Law:
         """A law whose weights are those of a bound: the method's own if it is one."""
         if self.law.bound:

@@ -39,7 +39,20 @@ class NetworkConfig:
 
 
 class AnyNetwork:
-    """What all kinds of network have: sizes."""
+    """What all kinds of network have: sizes, and what they say of their work."""
+
+    tokens_each: int = 1
+    """How many tokens share a place of the network: those of a pixel, or of a patch."""
+
+    @property
+    def attended_width(self) -> float:
+        """Widths of all attention layers, each times the share of the pairs that it computes."""
+        return 0.0
+
+    @property
+    def dropout(self) -> float:
+        """Share of each branch's output that training drops, by numbers of torch's generator."""
+        return 0.0
 
     if TYPE_CHECKING:
 

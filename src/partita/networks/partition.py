@@ -56,6 +56,17 @@ class PartitionTransformer(Trunk, PartitionNetwork):
                 nn.init.zeros_(parameter)
         self._add_head(width)
 
+    @property
+    def attended_width(self) -> float:
+        """As `AnyNetwork` has it.
+
+        Two groups with shares t and 1 - t, t uniform: t^2 + (1-t)^2 is 2/3 in the mean, 2 t (1-t)
+        is 1/3.
+        """
+        depth, width, _ = decoder_sizes(self.config)
+        inside, across = (self.config.depth - depth) * self.config.width, (depth + 1) * width
+        return (2 * inside + across) / 3
+
     # One group answers for the other -----------------------------------------------------------
 
     def forward(

@@ -113,6 +113,11 @@ class PixelUNet(PixelTrunk):
         zero_convolution(self.leave)
         nn.init.normal_(self.embed.weight, std=width**-0.5)
 
+    @property
+    def attended_width(self) -> float:
+        """As `AnyNetwork` has it: one layer of attention, in the middle."""
+        return self.config.width
+
     def _read(self, image: Tensor, condition: Tensor | None) -> Tensor:
         hidden = self.enter(self.embed(image).flatten(3).permute(0, 3, 1, 2))
         beside = [hidden]

@@ -55,6 +55,16 @@ class Trunk(nn.Module):
             else None
         )
 
+    @property
+    def attended_width(self) -> float:
+        """As `AnyNetwork` has it: every block attends to all pairs."""
+        return self.config.depth * self.config.width
+
+    @property
+    def dropout(self) -> float:
+        """Share of each branch's output that training drops."""
+        return self.config.dropout
+
     def _check_kind(self, config: TransformerConfig) -> None:
         """Refuse a config for another kind of network, and what only another kind can have."""
         name = type(self).__name__

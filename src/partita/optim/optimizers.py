@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from partita.optim.muon import StackedMuon
 from partita.registry import Registry
@@ -16,6 +16,21 @@ OPTIMIZERS: Registry[Callable[[nn.Module, float, float], list[torch.optim.Optimi
 )
 BETAS = (0.9, 0.99)
 _AT_THE_ENDS = {"embed", "conditioning", "modulation_out", "head"}  # not inside the network
+
+
+def take_step(
+    optimizers: Iterable[torch.optim.Optimizer],
+    parameters: Iterable[nn.Parameter],
+    learning_rate: float,
+    max_grad_norm: float,
+) -> Tensor:
+    """One step down the gradients, clipped to a norm; their norm before that."""
+    norm = nn.utils.clip_grad_norm_(parameters, max_grad_norm)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        optimizer.step()
+    return norm
 
 
 def _adamw(

@@ -86,7 +86,7 @@ def training_contestants(
                 method.network.packed = packed
             method.network.fused = speed == "compiled"
             engine = _engine(method, batch_size, device, speed)
-            flops = flops_per_token(method, network) * rows.numel() * steps
+            flops = flops_per_token(method, network.length) * rows.numel() * steps
             named = _TRAINING_NAMES.get((name, packed), name)
             yield Contestant(
                 named if speeds == ("plain",) else f"{named}, {speed}",

@@ -30,7 +30,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
-        """Take in the module's weights after an optimiser step."""
+        """Take in the module's weights after an optimizer's step."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         weights = dict(module.named_parameters())

@@ -1,7 +1,7 @@
 """One method being trained: a step at a time, on one process or many, with all that a step needs.
 
     batch -> parts -> summed loss / tokens of the global batch -> gradients, averaged -> clipped
-          -> optimiser -> moving average
+          -> optimizer -> moving average
 
 Every draw is addressed by the seed, the step and the row's number in the global batch, so the
 same options give the same run however its rows are shared out.
@@ -29,14 +29,20 @@ from partita.execution.compilation import compile_parts
 from partita.likelihood.bounds import bound_ends
 from partita.methods.ar import AR
 from partita.methods.asking import needs_host_sync
-from partita.optim.optimizers import OPTIMIZERS
+from partita.optim.optimizers import OPTIMIZERS, take_step
 from partita.parallel import World, like, release, spread, synchronising, whole
 from partita.randomness import Noise
 from partita.training.ema import MovingAverage
 from partita.training.objective import Objective
+from partita.training.throughput import network_of
 
 VALIDATION_STREAM = 1  # validation draws numbers that training never uses
 REPLICATES = 2  # passes over the validation rows: the least that gives an error
+
+
+def state_prefix(number: int) -> str:
+    """How the tensors of an optimizer's state begin in a checkpoint; every version spells it so."""
+    return f"optimiser.{number}."
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Advance:
 
 
 class Engine:
-    """A method, its optimisers and its moving average."""
+    """A method, its optimizers and its moving average."""
 
     def __init__(
         self,
@@ -60,8 +66,9 @@ class Engine:
         options: TrainingOptions,
         run: RunOptions,
         world: World,
-        lesson: Callable[..., Loss] | None = None,
+        distillation_loss: Callable[..., Loss] | None = None,
     ) -> None:
+        """`distillation_loss` takes the place of the method's own."""
         require(
             isinstance(method, nn.Module) and callable(getattr(method, "loss", None)),
             "method",
@@ -74,11 +81,12 @@ class Engine:
         network.recompute = run.activation_checkpointing
         if run.compile:
             compile_parts(network)
-        self.lesson = lesson
-        objective = Objective(method, lesson, options.label_dropout)
+        self.distils = distillation_loss is not None
+        self.drops = network_of(method).dropout > 0
+        objective = Objective(method, distillation_loss, options.label_dropout)
         self.objective = spread(objective, network, run.parallel, world)
         make = OPTIMIZERS[options.optimizer]
-        self.optimisers = make(method, options.learning_rate, options.weight_decay)
+        self.optimizers = make(method, options.learning_rate, options.weight_decay)
         self.average = MovingAverage(method, options.ema_decay)
         self.captured: CapturedPass | None = None
         self.step = 0
@@ -86,15 +94,12 @@ class Engine:
         """Time spent training, over all resumes."""
 
     def advance(self, batch: Batch, rate: float) -> Advance:
-        """One step of the optimiser on this process' rows of a global batch."""
+        """One step of the optimizers on this process' rows of a global batch."""
         self.method.train()
         parts = batch.split(self.run.micro_batch)
         total = self._replayed(batch) if self._repeats(parts) else self._gradients(parts)
-        norm = nn.utils.clip_grad_norm_(self.method.parameters(), self.options.max_grad_norm)
-        for optimiser in self.optimisers:
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            optimiser.step()
+        parameters, most = self.method.parameters(), self.options.max_grad_norm
+        norm = take_step(self.optimizers, parameters, rate, most)
         self.average.update(self.method)
         self.step += 1
         return Advance(self.step - 1, total, whole(norm), rate)
@@ -118,7 +123,7 @@ class Engine:
     def _repeats(self, parts: list[Batch]) -> bool:
         """Whether steps are the same kernels again and again, so that they can be captured."""
         alike = len(parts) == 1 and parts[0].tokens.is_cuda and CapturedPass.fits(parts[0])
-        alone = self.world.size == 1 and self.lesson is None and not self._drops
+        alone = self.world.size == 1 and not self.distils and not self.drops
         if not (self.run.cuda_graph and alike and alone):
             return False
         if needs_host_sync(self.method, parts[0].tokens):
@@ -149,15 +154,9 @@ class Engine:
             objective, nats = self.objective(part, noise, step, bound)
         return objective, nats
 
-    @property
-    def _drops(self) -> bool:
-        """Whether there is dropout."""
-        config = getattr(getattr(self.method, "network", None), "config", None)
-        return bool(getattr(config, "dropout", 0.0))
-
     def _seed_dropout(self, part: int) -> None:
         """Dropout draws from torch's generator, whose seed is made from the step."""
-        if not self._drops:
+        if not self.drops:
             return
         address = f"{self.options.seed} {self.step} {self.world.rank} {part}"
         digest = hashlib.blake2b(address.encode(), digest_size=7).digest()
@@ -165,7 +164,7 @@ class Engine:
 
     @torch.no_grad()
     def validate(self, order: Order, rows: int) -> Estimate | None:
-        """The bound of the first rows of a text, or its lesson, under the averaged weights.
+        """The bound of a text's first rows (or its distillation loss) under the averaged weights.
 
         None if the text has fewer rows than there are processes.
         """
@@ -182,7 +181,7 @@ class Engine:
                 for part in parts:
                     totals[replicate] += float(self._loss(part, replicate, bound=True)[1])
             release(self.objective)
-        ends = bound_ends(self.method) if self.lesson is None else 0.0
+        ends = 0.0 if self.distils else bound_ends(self.method)
         per_token = self.world.total(totals) / batch.count + ends
         error = 0.0 if exact else float(per_token.std()) / math.sqrt(len(totals))
         return Estimate(float(per_token.mean()), error, batch.count)
@@ -204,7 +203,7 @@ class Engine:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """What is needed besides to go on: weights and optimiser states. All processes must ask."""
+        """What is needed besides to go on: weights and optimizer states. All processes must ask."""
         return {name: self._keep(tensor) for name, tensor in self._tensors()}
 
     def _keep(self, tensor: Tensor) -> Tensor:
@@ -215,13 +214,13 @@ class Engine:
         for name, parameter in self.method.named_parameters():
             yield f"weights.{name}", parameter
         for number, name, parameter in self._optimised():
-            for key, value in self.optimisers[number].state[parameter].items():
-                yield f"optimiser.{number}.{key}.{name}", value
+            for key, value in self.optimizers[number].state[parameter].items():
+                yield f"{state_prefix(number)}{key}.{name}", value
 
     def _optimised(self) -> Iterator[tuple[int, str, nn.Parameter]]:
         names = {parameter: name for name, parameter in self.method.named_parameters()}
-        for number, optimiser in enumerate(self.optimisers):
-            for group in optimiser.param_groups:
+        for number, optimizer in enumerate(self.optimizers):
+            for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     yield number, names[parameter], parameter
 
@@ -237,10 +236,10 @@ class Engine:
                 self._fill(parameter, left.pop(f"weights.{name}"))
                 self._fill(self.average.shadow[name], averaged[name])
             for number, name, parameter in self._optimised():
-                prefix, suffix = f"optimiser.{number}.", f".{name}"
+                prefix, suffix = state_prefix(number), f".{name}"
                 for key in [k for k in left if k.startswith(prefix) and k.endswith(suffix)]:
                     short = key[len(prefix) : -len(suffix)]
-                    self.optimisers[number].state[parameter][short] = like(left.pop(key), parameter)
+                    self.optimizers[number].state[parameter][short] = like(left.pop(key), parameter)
         except KeyError as error:
             raise InputError("checkpoint", f"lacks the tensor {error}") from error
         require(not left, "checkpoint", f"holds unknown tensors such as {next(iter(left), '')!r}")

@@ -4,7 +4,7 @@
     curves.png          the same as a picture, drawn anew at every validation (by matplotlib)
     samples/            texts that the model wrote on the way
 
-Weights & Biases and TensorBoard hear the same numbers if asked to.
+Weights & Biases and TensorBoard hear the same numbers if asked to. All of them are callbacks.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from partita.config.training import RunOptions
+from partita.contracts.estimate import Estimate
 from partita.data.images.pictures import grid_png
 from partita.errors import InputError
 from partita.files.atomic import parents_made, write_whole
 from partita.plotting import can_plot, new_figure, save_figure
+from partita.training.callbacks import Callback, Progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,11 +34,31 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 CURVES = "curves.png"
 SAMPLES = "samples"
+_NO_NUMBERS = {"step", "share", "mfu"}  # of a report: said elsewhere, or not always there
 
-Listener = Callable[[int, dict[str, float]], None]
+
+class Recorder(Callback, ABC):
+    """A callback that writes numbers down: those of every report and of every validation."""
+
+    @abstractmethod
+    def record(self, step: int, values: dict[str, float]) -> None:
+        """Write down the numbers of a step."""
+
+    def on_log(self, progress: Progress) -> None:
+        self.record(progress.step, numbers_of(progress))
+
+    def on_validate(self, step: int, bound: Estimate) -> None:
+        self.record(step, {"valid_bits": bound.bits, "valid_bits_error": bound.bits_error})
 
 
-class Journal:
+def numbers_of(progress: Progress) -> dict[str, float]:
+    """What a report says, by the names of the metrics file."""
+    values = {key: value for key, value in vars(progress).items() if key not in _NO_NUMBERS}
+    values["bits"] = progress.loss / torch.log(torch.tensor(2.0)).item()
+    return values if progress.mfu is None else values | {"mfu": progress.mfu}
+
+
+class Journal(Recorder):
     """The record of one run, which goes on where a resumed run does."""
 
     def __init__(self, folder: Path, step: int, baseline: float | None = None) -> None:
@@ -43,15 +66,19 @@ class Journal:
         self.folder, self.baseline = folder, baseline
         self.lines = [line for line in read_metrics(folder) if line["step"] <= step]
         write_whole(folder / METRICS, "".join(json.dumps(line) + "\n" for line in self.lines))
-        self.listeners: list[Listener] = []
 
     def record(self, step: int, values: dict[str, float]) -> None:
         """Add a line."""
         line = {"step": step, **values}
         self.lines.append(line)
         _append(self.folder / METRICS, json.dumps(line) + "\n")
-        for listener in self.listeners:
-            listener(step, values)
+
+    def on_validate(self, step: int, bound: Estimate) -> None:
+        super().on_validate(step, bound)
+        self.draw()
+
+    def on_preview(self, step: int, samples: list[str] | Tensor) -> None:
+        self.preview(step, samples)
 
     def preview(self, step: int, samples: list[str] | Tensor) -> None:
         """Write down some samples: texts, or images as one picture."""
@@ -123,49 +150,58 @@ def _curve(axes: Axes, lines: list[dict[str, Any]], key: str, label: str, **styl
         axes.plot(*zip(*points, strict=True), label=label, **style)
 
 
-def listeners(folder: Path, run: RunOptions, recipe: dict[str, Any]) -> list[Listener]:
+def services(folder: Path, run: RunOptions, recipe: dict[str, Any]) -> list[Recorder]:
     """The services that a run reports to beside its files."""
-    found: list[Listener] = []
+    found: list[Recorder] = []
     if run.tensorboard:
-        found.append(_tensorboard(folder))
+        found.append(TensorBoard(folder))
     if run.wandb is not None:
-        found.append(_wandb(folder, run.wandb, recipe))
+        found.append(WeightsAndBiases(folder, run.wandb, recipe))
     return found
 
 
-def _tensorboard(folder: Path) -> Listener:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ModuleNotFoundError as error:
-        raise _missing("run.tensorboard", "tensorboard") from error
-    writer = SummaryWriter(str(folder / "tensorboard"))
+class TensorBoard(Recorder):
+    """Writes the numbers as TensorBoard's files."""
 
-    def listen(step: int, values: dict[str, float]) -> None:
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError as error:
+            raise _missing("run.tensorboard", "tensorboard") from error
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def record(self, step: int, values: dict[str, float]) -> None:
         for key, value in values.items():
-            writer.add_scalar(key, value, step)
-        writer.flush()
+            self.writer.add_scalar(key, value, step)
+        self.writer.flush()
 
-    return listen
+    def on_end(self, stopped_by: int) -> None:  # noqa: ARG002 - the same however a run ends
+        self.writer.close()
 
 
-def _wandb(folder: Path, project: str, recipe: dict[str, Any]) -> Listener:
-    try:
-        wandb = importlib.import_module("wandb")
-    except ModuleNotFoundError as error:
-        raise _missing("run.wandb", "wandb") from error
-    try:
-        run = wandb.init(
-            project=project,
-            dir=folder,
-            id=folder.name,
-            name=folder.name,
-            resume="allow",
-            config=recipe,
-        )
-    except wandb.Error as error:  # no key, no connection, no such project
-        why = " ".join(str(error).split())
-        raise InputError("run.wandb", why, "log in with: wandb login, or leave it out") from error
-    return lambda step, values: run.log(values, step=step)
+class WeightsAndBiases(Recorder):
+    """Sends the numbers to a project of Weights & Biases."""
+
+    def __init__(self, folder: Path, project: str, recipe: dict[str, Any]) -> None:
+        try:
+            wandb = importlib.import_module("wandb")
+        except ModuleNotFoundError as error:
+            raise _missing("run.wandb", "wandb") from error
+        try:
+            self.run = wandb.init(
+                project=project,
+                dir=folder,
+                id=folder.name,
+                name=folder.name,
+                resume="allow",
+                config=recipe,
+            )
+        except wandb.Error as error:  # no key, no connection, no such project
+            why, remedy = " ".join(str(error).split()), "log in with: wandb login, or leave it out"
+            raise InputError("run.wandb", why, remedy) from error
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
 
 
 def _missing(argument: str, package: str) -> InputError:

@@ -20,24 +20,23 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from partita.config.migration import saved_recipe, stamped
-from partita.config.recipe import Recipe, differences
+from partita.config.migration import stamped
+from partita.config.recipe import Recipe
 from partita.data.prepared import Prepared
 from partita.errors import InputError, naming, require, require_int, require_number
 from partita.files import format
 from partita.files.atomic import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
 from partita.models import checkpoints
 from partita.models.parts import config, tokenizer_files
-from partita.training.engine import Engine
+from partita.training.engine import Engine, state_prefix
 from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics
 
 RECIPE = "recipe.json"
 LOCK = ".lock"
 # What a run makes in its folder.
 _MADE = (LOCK, RECIPE, METRICS, CURVES, SAMPLES, checkpoints.FOLDER, "tensorboard", "wandb")
-_ELSEWHERE = "give --out for a run of its own"
 _LONGEST = 1e12  # seconds of training
-# What the optimisers keep for each parameter that they have moved.
+# What the optimizers keep for each parameter that they have moved.
 _KEPT = {"AdamW": ("step", "exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 
 
@@ -52,10 +51,9 @@ class RunFolder:
         """The newest numbers; they go into every checkpoint."""
 
     def open(self) -> None:
-        """Make the folder, or check that it holds a run of the same recipe."""
+        """Make the folder, and note the recipe; leftovers of writers that were killed go."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / RECIPE
-        refuse_changes(self.folder, self.recipe, self.tokens)
         content = {"tokens": self.tokens, **stamped(self.recipe.to_dict())}
         write_whole(path, json.dumps(content, indent=1))
         remove_partial(self.folder)
@@ -89,11 +87,11 @@ class RunFolder:
         engine.restore(averaged, training, step, seconds)
         return newest
 
-    def save(self, engine: Engine) -> None:
+    def save(self, engine: Engine) -> Path:
         """Write a checkpoint and let old ones go. All processes call it; the first one writes."""
         averaged, training = engine.averaged(), engine.state()
+        place = checkpoints.folder_of(self.folder, engine.step)
         if engine.world.first:
-            place = checkpoints.folder_of(self.folder, engine.step)
             provenance = self.provenance | {"step": engine.step}
             contents = {
                 format.CONFIG: config(self.recipe, self.tokenizer, provenance),
@@ -110,6 +108,7 @@ class RunFolder:
             format.write(place, contents)
             self._let_go()
         engine.world.wait()
+        return place
 
     def _let_go(self) -> None:
         every = checkpoints.listed(self.folder)
@@ -129,35 +128,6 @@ class RunFolder:
     def last_good(self) -> str:
         """The newest checkpoint's name, for messages."""
         return str(checkpoints.latest(self.folder) or "none yet")
-
-
-def refuse_changes(folder: Path, recipe: Recipe, tokens: str | None = None) -> None:
-    """A run goes on with the recipe and the text that it began with, or not at all.
-
-    Where there is no checkpoint, there is nothing to go on with. `tokens` is the name of the
-    tokens, if it is known by now.
-    """
-    if not checkpoints.listed(folder):
-        return
-    path = folder / RECIPE
-    require(path.exists(), "out", f"{folder} holds checkpoints but no {RECIPE}", _ELSEWHERE)
-    with naming({"model": "out"}):
-        before = format.read_json(path)
-        sections = saved_recipe(before, path)
-    if not isinstance(sections, dict):
-        raise InputError("out", f"{path} is damaged: it lacks the recipe", _ELSEWHERE)
-    changes = differences(sections, recipe.to_dict())
-    if changes:
-        lines = "".join(f"\n  {change}" for change in changes)
-        raise InputError(
-            "out",
-            f"{folder} holds a run of another recipe. There -> here:{lines}\n"
-            "Give the same options to go on with it, or --out for a run of its own "
-            f"(partita train --from {folder} starts it from these weights)",
-        )
-    same = tokens is None or before.get("tokens") == tokens
-    problem = f"{folder} holds a run on another text: the contents of {recipe.data.path} differ"
-    require(same, "out", problem, _ELSEWHERE)
 
 
 def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
@@ -195,10 +165,10 @@ def _check_tensors(
     parameters = dict(engine.method.named_parameters())
     expected = {f"weights.{name}": (p.shape, p.dtype) for name, p in parameters.items()}
     names = {parameter: name for name, parameter in parameters.items()}
-    for number, optimiser in enumerate(engine.optimisers):
-        for parameter in (p for group in optimiser.param_groups for p in group["params"]):
+    for number, optimizer in enumerate(engine.optimizers):
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             expected |= _kept(
-                f"optimiser.{number}.", names[parameter], parameter, optimiser, training
+                state_prefix(number), names[parameter], parameter, optimizer, training
             )
     format.check_tensors(checkpoint / format.TRAINING, training, expected, "out")
 
@@ -207,11 +177,11 @@ def _kept(
     prefix: str,
     name: str,
     parameter: Tensor,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     training: dict[str, Tensor],
 ) -> dict[str, format.Kind]:
-    """The tensors that an optimiser keeps for a parameter; none if it never had a gradient."""
-    keys = _KEPT.get(type(optimiser).__name__)
+    """The tensors that an optimizer keeps for a parameter; none if it never had a gradient."""
+    keys = _KEPT.get(type(optimizer).__name__)
     if keys is None:  # one that somebody registered: it knows best
         stored = (key for key in training if key.startswith(prefix) and key.endswith(f".{name}"))
         return {key: (training[key].shape, training[key].dtype) for key in stored}

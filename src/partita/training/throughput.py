@@ -1,13 +1,12 @@
-"""How close training comes to what the device can do: model FLOPs utilisation."""
+"""How close training comes to what the device can do: model FLOPs utilization."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from partita.networks.options import TransformerOptions, decoder_sizes
-from partita.networks.partition import PartitionTransformer
-from partita.networks.pixel_unet import PixelUNet
+from partita.methods.contracts import TextMethod
+from partita.networks.base import AnyNetwork
 
 # Dense bfloat16 FLOP/s by a part of the device's name, from the vendors' data sheets.
 PEAKS = {
@@ -22,32 +21,24 @@ PEAKS = {
 }
 
 
-def flops_per_token(method: nn.Module, network: TransformerOptions) -> float:
+def network_of(method: nn.Module) -> AnyNetwork:
+    """A method's network, with what it says of itself; nothing, where there is no such network."""
+    network = getattr(method, "network", None)
+    return network if isinstance(network, AnyNetwork) else AnyNetwork()
+
+
+def flops_per_token(method: nn.Module, length: int) -> float:
     """Forward and backward: 6 for each weight of a matrix product, and attention's two products.
 
     A method may run its network more than once over every token. Tokens may share a place of the
     network (a pixel, a patch), and what is computed there.
     """
-    names = dict(method.named_parameters())
-    matrices = sum(p.numel() for name, p in names.items() if p.ndim >= 2 and "embed" not in name)
-    shared = getattr(getattr(method, "network", None), "tokens_each", 1)
-    places = network.length / shared
-    once = 6.0 * matrices + 12.0 * places * _attended_width(method, network)
-    return once / shared * getattr(method, "passes", 1)
-
-
-def _attended_width(method: nn.Module, network: TransformerOptions) -> float:
-    """Widths of all attention layers, each times the share of the pairs that it computes.
-
-    Two groups with shares t and 1 - t, t uniform: t^2 + (1-t)^2 is 2/3 in the mean, 2 t (1-t) 1/3.
-    """
-    inner = getattr(method, "network", None)
-    if isinstance(inner, PixelUNet):
-        return network.width
-    if not isinstance(inner, PartitionTransformer):
-        return network.depth * network.width
-    depth, width, _ = decoder_sizes(network)
-    return (2 * (network.depth - depth) * network.width + (depth + 1) * width) / 3
+    network = network_of(method)
+    weights = (p for name, p in method.named_parameters() if p.ndim >= 2 and "embed" not in name)
+    places = length / network.tokens_each
+    once = 6.0 * sum(p.numel() for p in weights) + 12.0 * places * network.attended_width
+    passes = method.passes if isinstance(method, TextMethod) else 1
+    return once / network.tokens_each * passes
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -11,7 +11,7 @@ import partita
 from partita.commands import main
 from partita.contracts.layouts import DENSE
 from partita.networks.layers import Rotary
-from partita.training.retrofit import SOURCES, retrofitted
+from partita.training.conversion import SOURCES, converted
 
 NETWORK = ["--network.width", "32", "--network.depth", "4", "--network.heads", "2"]
 FLAGS = ["--tokenizer.name", "characters", "--network.length", "16", *NETWORK]
@@ -46,7 +46,7 @@ def test_training_goes_on_from_another_method_s_weights(new, old):
     assert model.recipe.method.name == new
     assert model.tokenizer.describe() == base.tokenizer.describe()
     assert model.provenance["started_from"]["path"] == old
-    start = dict(retrofitted(model.recipe, base).named_parameters())
+    start = dict(converted(model.recipe, base).named_parameters())
     assert all(torch.isfinite(x).all() for x in model.method.parameters())
     moved = [
         float((x - start[name]).detach().abs().max()) for name, x in model.method.named_parameters()
@@ -59,7 +59,7 @@ def test_methods_of_the_same_network_take_all_of_it(new):
     for old in SOURCES[new]:
         model = partita.load(old)
         recipe = replace(model.recipe, method=replace(model.recipe.method, name=new))
-        made, given = retrofitted(recipe, model).state_dict(), model.method.state_dict()
+        made, given = converted(recipe, model).state_dict(), model.method.state_dict()
         assert made.keys() == given.keys()
         assert all(torch.equal(made[name], given[name]) for name in made)
 
@@ -68,7 +68,7 @@ def test_a_decoder_s_blocks_compute_what_the_blocks_did():
     """Where a stream reads itself, attention across is attention inside."""
     model = partita.load("mdlm")
     recipe = replace(model.recipe, method=replace(model.recipe.method, name="pgm"))
-    made, blocks = retrofitted(recipe, model).network, model.method.network.blocks
+    made, blocks = converted(recipe, model).network, model.method.network.blocks
     torch.manual_seed(0)
     x = torch.randn(2, 9, 32)
     rotary = Rotary.at(torch.arange(9), 16, 10000.0)

@@ -1,4 +1,4 @@
-"""What a run learns by if not by its method's own loss: a teacher."""
+"""What a student learns by in place of its method's own loss: what its teacher predicts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from partita.parallel import World
 
 def with_teacher(recipe: Recipe) -> Recipe:
     """The recipe with its teacher's checksum: a run that goes on does so with the same teacher."""
-    if recipe.distillation.round == 0:
+    start = recipe.training.start_from
+    if recipe.distillation.round == 0 or start is None:
         return recipe
-    assert recipe.training.start_from is not None  # as a rehearsal has seen
-    checksum = read_found(format.verify, recipe.training.start_from)[format.WEIGHTS]
+    checksum = read_found(format.verify, start)[format.WEIGHTS]
     return replace(recipe, distillation=replace(recipe.distillation, teacher=checksum))
 
 
-def lesson_of(recipe: Recipe, method: nn.Module, world: World) -> Callable[..., Loss] | None:
+def distillation_loss(
+    recipe: Recipe, method: nn.Module, world: World
+) -> Callable[..., Loss] | None:
     """The loss of a student that is still its teacher's copy; None where there is no teacher."""
     if recipe.distillation.round == 0:
         return None
@@ -34,6 +36,6 @@ def lesson_of(recipe: Recipe, method: nn.Module, world: World) -> Callable[..., 
     return SDTT(method, teacher, recipe.distillation).loss  # type: ignore[arg-type]
 
 
-def passes(options: DistillationOptions) -> float:
+def work_of(options: DistillationOptions) -> float:
     """Work of a step, as a multiple of training without a teacher, who only goes forward."""
     return 1 + options.substeps / 3 if options.round else 1.0

@@ -44,12 +44,12 @@ _OF_A_CROSS_BLOCK = {  # its weights, where a block has them, and which thirds t
 }
 
 
-def is_retrofit(recipe: Recipe, base: Recipe) -> bool:
+def is_conversion(recipe: Recipe, base: Recipe) -> bool:
     """Whether a recipe's method can be made of another's."""
     return base.method.name in SOURCES.get(recipe.method.name, ())
 
 
-def refuse_conditions(recipe: Recipe, base: Recipe, path: str) -> None:
+def check_conditions(recipe: Recipe, base: Recipe, path: str) -> None:
     """What a network is told of the time or a class is not what another method's is told."""
     told = base.method.conditioning or "none"
     problem = f"the network of {path} is told the {told} of another process"
@@ -66,7 +66,7 @@ def may_change(recipe: Recipe) -> tuple[str, ...]:
     return (*shared, "network.decoder.") if recipe.method.name == "pgm" else shared
 
 
-def retrofitted(recipe: Recipe, model: TrainedModel) -> nn.Module:
+def converted(recipe: Recipe, model: TrainedModel) -> nn.Module:
     """The recipe's method with everything that the model can give it."""
     torch.manual_seed(recipe.training.seed)  # of what is new
     method = recipe.method.build(recipe.network, model.tokenizer.vocab_size)

@@ -1,0 +1,238 @@
+"""Everything that can be wrong with a run, looked at before it begins: cheap checks first.
+
+    check_data       is the text there?
+    check_rows       can rows be made of it, and can the method learn from them?
+    check_machine    do weights and batches fit this machine?
+    check_folders    can the run's folder and the tokens' be written?
+    dry_run          does all that the recipe asks for work, on a tiny model?
+    check_resume     is it the run that the folder holds?
+
+`check_run` calls them in this order, and nothing is written before all have passed. What only the
+tokens themselves can tell, `check_tokens` and `check_resume` with their name, is asked while they
+are made, before they are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from partita.config.migration import saved_recipe
+from partita.config.recipe import Recipe, differences
+from partita.data.batches import documents_of
+from partita.data.image_tokenizers import ImageTokenizer
+from partita.data.prepared import Prepared
+from partita.distillation.sdtt import check_student
+from partita.errors import InputError, naming, require
+from partita.execution.choice import sample
+from partita.files import format
+from partita.files.atomic import check_folder
+from partita.memory import machine_memory
+from partita.methods import METHODS
+from partita.methods.base import is_flexible
+from partita.models import checkpoints
+from partita.parallel import World
+from partita.randomness import Noise
+from partita.training.data_pipeline import row_length, separator_of
+from partita.training.distillation_loss import with_teacher
+from partita.training.run_folder import RECIPE
+
+ELSEWHERE = "give --out for a run of its own"
+_SHOWN = 8  # classes that a message names
+
+
+def check_run(recipe: Recipe, folder: Path, world: World) -> Recipe:
+    """Refuse a run that cannot work; the recipe with the checksum of its teacher, if it has one.
+
+    All processes call it.
+    """
+    check_data(recipe)
+    check_rows(recipe)
+    check_machine(recipe, world)
+    check_folders(recipe, folder)
+    dry_run(recipe)
+    recipe = with_teacher(recipe)
+    world.first_does(lambda: check_resume(folder, recipe))
+    return recipe
+
+
+def check_data(recipe: Recipe) -> None:
+    """Refuse a text or a set of images that is not there."""
+    if recipe.tokenizer.of_images:
+        recipe.data.image_set().check()
+        return
+    pixels = recipe.data.path == "digits" and not Path(recipe.data.path).exists()
+    problem = f"{recipe.tokenizer.name} makes no tokens of images"
+    remedy = "give pixels, or the folder of a tokenizer that partita vq made"
+    require(not pixels, "tokenizer.name", problem, remedy)
+    recipe.data.corpus()
+
+
+def check_rows(recipe: Recipe) -> None:
+    """Refuse rows that the method cannot learn from, and choices that rows do not have."""
+    row_length(recipe)
+    rows, name = recipe.data.rows, recipe.method.name
+    if recipe.tokenizer.of_images:
+        problem = "is for text; the classes of images are their folders"
+        require(recipe.data.label is None, "data.label", problem, "leave it out")
+        require(rows == "whole", "data.rows", "images are whole rows", "leave it out")
+    else:
+        require(rows != "whole", "data.rows", "whole rows are for images", "leave it out")
+        of_pixels = "is for images of pixels; give --tokenizer.name pixels too"
+        require(recipe.tokenizer.levels is None, "tokenizer.levels", of_pixels)
+    whole = not is_flexible(METHODS[name]) or rows == "padded"
+    problem = f"{rows} rows have no ends of their own, and {name} learns where texts end"
+    require(whole, "data.rows", problem, "leave it out, or give padded")
+    labelled = recipe.data.label is None or rows == "padded"
+    problem = f"{rows} rows hold several documents, which may differ in their classes"
+    require(labelled, "data.rows", problem, "leave it out, or give padded")
+    problem = f"is {recipe.data.longer!r}, but {rows} rows cut no document off"
+    padded = recipe.data.longer is None or rows == "padded"
+    require(padded, "data.longer", problem, "leave it out, or give --data.rows padded")
+
+
+def check_machine(recipe: Recipe, world: World) -> None:
+    """Refuse weights that the memory does not hold, before any are made, and uneven batches."""
+    with torch.device("meta"):
+        method = recipe.method.build(recipe.network, 2)
+    size = sum(parameter.numel() * parameter.itemsize for parameter in method.parameters())
+    memory = machine_memory()
+    problem = f"its weights take {size >> 30} GiB, this machine has {memory >> 30}"
+    require(size <= memory, "network", problem, "choose a smaller network.width or network.depth")
+    world.share(recipe.training.batch_size, "training.batch_size")
+
+
+def check_folders(recipe: Recipe, folder: Path) -> None:
+    """Refuse places where nothing can be written."""
+    check_folder(folder, "out")
+    if not Path(recipe.data.cache).is_dir():  # one that is closed may hold the tokens already
+        check_folder(Path(recipe.data.cache), "data.cache")
+
+
+def dry_run(recipe: Recipe) -> None:
+    """Everything that a recipe asks for, once, on a network of next to no size.
+
+    What does not fit together is found before anything is read or made, not at the first preview.
+    """
+    decoder = replace(recipe.network.decoder, depth=None, width=None, heads=None)
+    sizes = {"width": 4, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
+    network = replace(recipe.network, **sizes, decoder=decoder)  # type: ignore[arg-type]
+    small: Any = recipe.method.build(network, 2)
+    # Networks of pixels read whole images alone.
+    length = 1 if recipe.network.kind == "transformer" else recipe.network.length
+    if recipe.distillation.round:
+        _check_teacher(recipe, small)
+    try:
+        small.loss(torch.zeros(1, length, dtype=torch.int64), Noise.for_batch(0, 1))
+    except TypeError as error:
+        raise InputError("method", f"has no loss with these options: {error}") from error
+    options = recipe.sampling.arguments()
+    if not isinstance(options.get("order", ""), str):  # the positions of a text of full length
+        del options["order"]
+    names = {"sampler": "sampling.sampler", "steps": "sampling.steps"}
+    with naming({name: f"sampling.options.{name}" for name in options} | names):
+        sample(small, 1, length=length, **options)
+
+
+def _check_teacher(recipe: Recipe, method: object) -> None:
+    """Refuse a distillation without a teacher, or of a method that cannot learn from itself."""
+    given = recipe.training.start_from is not None
+    remedy = "give --from MODEL, or use partita distill"
+    require(given, "distillation.round", "a student needs a teacher to start from", remedy)
+    check_student(method)
+    options = recipe.distillation
+    whole = options.student_steps * options.substeps**options.round == options.steps
+    problem = f"{options.steps} cannot be divided by {options.substeps} in each round"
+    remedy = "give a multiple of that, such as 32 or 64, or fewer rounds: steps are whole"
+    require(whole, "distillation.steps", problem, remedy)
+
+
+# What the folder and the tokens say ---------------------------------------------------------------
+
+
+def check_resume(folder: Path, recipe: Recipe, tokens: str | None = None) -> None:
+    """A run goes on with the recipe and the text that it began with, or not at all.
+
+    Where there is no checkpoint, there is nothing to go on with. `tokens` is the name of the
+    tokens, if it is known by now.
+    """
+    if not checkpoints.listed(folder):
+        return
+    path = folder / RECIPE
+    require(path.exists(), "out", f"{folder} holds checkpoints but no {RECIPE}", ELSEWHERE)
+    with naming({"model": "out"}):
+        before = format.read_json(path)
+        sections = saved_recipe(before, path)
+    if not isinstance(sections, dict):
+        raise InputError("out", f"{path} is damaged: it lacks the recipe", ELSEWHERE)
+    changes = differences(sections, recipe.to_dict())
+    if changes:
+        lines = "".join(f"\n  {change}" for change in changes)
+        raise InputError(
+            "out",
+            f"{folder} holds a run of another recipe. There -> here:{lines}\n"
+            "Give the same options to go on with it, or --out for a run of its own "
+            f"(partita train --from {folder} starts it from these weights)",
+        )
+    same = tokens is None or before.get("tokens") == tokens
+    problem = f"{folder} holds a run on another text: the contents of {recipe.data.path} differ"
+    require(same, "out", problem, ELSEWHERE)
+
+
+def check_tokens(recipe: Recipe, prepared: Prepared) -> None:
+    """Refuse tokens that the recipe cannot make its rows of."""
+    _check_lengths(recipe, prepared)
+    if isinstance(prepared.tokenizer, ImageTokenizer):
+        _check_grid(recipe, *prepared.tokenizer.grid)
+    _check_classes(recipe, prepared)
+
+
+def _check_grid(recipe: Recipe, rows: int, columns: int) -> None:
+    """The network's positions must be those of an image's tokens."""
+    grid, length = recipe.network.grid, recipe.network.length
+    problem = f"is {length}, but an image has {rows} x {columns} tokens"
+    remedy = f"give --network.length {rows * columns} --network.grid {columns}"
+    require(length == rows * columns, "network.length", problem, remedy)
+    problem = f"is {grid}, but an image has {columns} columns of tokens"
+    require(grid in (0, columns), "network.grid", problem, f"give {columns}")
+
+
+def _check_classes(recipe: Recipe, prepared: Prepared) -> None:
+    """The network must have a label for each class of the data, and no other."""
+    classes, told = prepared.train.classes, recipe.network.classes
+    if recipe.tokenizer.of_images and told == 0:  # pictures may be drawn without a label
+        return
+    few = ", ".join(classes[:_SHOWN]) + (", ..." if len(classes) > _SHOWN else "")
+    each = "images" if recipe.tokenizer.of_images else "documents"
+    found = f"the {each} have {len(classes)} ({few})" if classes else f"none of the {each} has one"
+    remedy = "leave it out, or say with data.label what they are"
+    remedy = f"give --network.classes {len(classes)}" if classes else remedy
+    problem = f"is {told}, but {found}"
+    require(told == len(classes), "network.classes", problem, remedy)
+
+
+def _check_lengths(recipe: Recipe, prepared: Prepared) -> None:
+    """Documents that do not fit in a row: say how many there are, and what can be done."""
+    if recipe.data.rows != "padded" or recipe.data.longer in (None, "cut"):
+        return
+    length, separator = row_length(recipe), separator_of(recipe, prepared) or 0
+    parts = (prepared.train, prepared.valid)
+    sizes = np.concatenate([documents_of(part, separator)[1] for part in parts])
+    longer = int((sizes > length).sum())
+    if recipe.data.longer == "refuse" and longer:
+        key = "network.length" if recipe.training.length is None else "training.length"
+        finer = recipe.data.documents != "line"
+        shorter = "shorter documents (--data.documents line), " if finer else ""
+        raise InputError(
+            key,
+            f"{longer:,} of {len(sizes):,} documents have more than {length:,} tokens, the longest "
+            f"{int(sizes.max()):,}",
+            f"give --{key} {int(sizes.max())}, {shorter}or --data.longer cut or skip",
+        )
+    fitting = int((documents_of(prepared.train, separator)[1] <= length).sum())
+    problem = f"skip leaves nothing: every document has more than {length:,} tokens"
+    require(fitting > 0, "data.longer", problem, "give a larger network.length")

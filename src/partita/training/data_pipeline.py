@@ -1,0 +1,96 @@
+"""From a recipe's text to rows in the order in which a run reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from partita.config.recipe import Recipe
+from partita.data.batches import Order, documents_of
+from partita.data.image_sets import prepare_images
+from partita.data.kinds import AnyTokenizer, text_tokenizer
+from partita.data.prepare import prepare
+from partita.data.prepared import Prepared
+from partita.errors import require
+from partita.methods import METHODS
+from partita.methods.base import is_flexible
+from partita.training.callbacks import Callback
+
+
+def row_length(recipe: Recipe) -> int:
+    """Tokens of a training row."""
+    length, most = recipe.training.length or recipe.network.length, recipe.network.length
+    problem = f"{length} is longer than the network's {most}"
+    require(length <= most, "training.length", problem, "give less, or a larger network.length")
+    return length
+
+
+def tokens_of(
+    recipe: Recipe,
+    tokenizer: AnyTokenizer | None = None,
+    *,
+    accept: Callable[[str], None] | None = None,
+    examine: Callable[[Prepared], None] | None = None,
+    callback: Callback | None = None,
+) -> Prepared:
+    """The recipe's text or images as tokens, made or found on the disk.
+
+    A `tokenizer`, that of a model which is trained further, takes the place of the recipe's.
+    `accept` sees the name of the tokens before any is made, `examine` the tokens before they are
+    kept; either may refuse them.
+    """
+    told = callback or Callback()
+    if recipe.tokenizer.of_images:
+        return prepare_images(
+            recipe.data.image_set(),
+            Path(recipe.data.cache),
+            recipe.tokenizer.name,
+            recipe.tokenizer.levels,
+            tokenizer,  # type: ignore[arg-type]
+            accept=accept,
+            examine=examine,
+            checking=told.on_check,
+        )
+    return prepare(
+        recipe.data.corpus(),
+        Path(recipe.data.cache),
+        recipe.tokenizer.preparation(recipe.data),
+        told.on_prepare,
+        None if tokenizer is None else text_tokenizer(tokenizer),
+        accept=accept,
+        least=row_length(recipe) if recipe.data.rows == "packed" else 1,
+        examine=examine,
+        checking=told.on_check,
+    )
+
+
+def orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
+    """The training rows in their order, and the validation rows if there are any."""
+    options, length = recipe.training, row_length(recipe)
+    separator = separator_of(recipe, prepared)
+    rows = recipe.data.row_source(prepared.train, length, separator)
+    order = Order(rows, options.batch_size, options.seed)
+    if len(prepared.valid) < (length if recipe.data.rows == "packed" else 1):
+        return order, None
+    held_out = recipe.data.row_source(prepared.valid, length, separator)
+    return order, Order(held_out, options.batch_size, 0) if len(held_out) else None
+
+
+def left_out(recipe: Recipe, prepared: Prepared) -> int:
+    """How many documents are longer than a row and skipped."""
+    if recipe.data.longer != "skip":
+        return 0
+    separator = separator_of(recipe, prepared) or 0
+    parts = (prepared.train, prepared.valid)
+    longer = [documents_of(part, separator)[1] > row_length(recipe) for part in parts]
+    return int(sum(found.sum() for found in longer))
+
+
+def separator_of(recipe: Recipe, prepared: Prepared) -> int | None:
+    """Tokens between documents, where none are wanted: a model that knows ends by itself.
+
+    None where rows keep whatever stands between documents.
+    """
+    if not is_flexible(METHODS[recipe.method.name]):
+        return None
+    return recipe.data.separator_tokens(text_tokenizer(prepared.tokenizer))
