@@ -1,11 +1,17 @@
-"""What the small trainers of image networks share: options, the order of images, a rate, a seed."""
+"""The one loop that trains small networks of images: VQ tokenizers and classifiers.
+
+It shares the rate, the clipped step and the stateless order of rows with the training of methods,
+and has no checkpoints, no moving average and no other processes: such a network takes minutes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -20,8 +26,10 @@ from partita.errors import (
     require_positive,
     require_seed,
 )
+from partita.optim.optimizers import BETAS, take_step
 from partita.randomness import permuted
 
+Seen = TypeVar("Seen")
 _WARMUP = 0.05  # share of a run over which the rate rises
 _CLIP = 1.0
 
@@ -52,6 +60,10 @@ class StepOptions:
         require_number(self.weight_decay, "weight_decay")
         require_seed(self.seed, "seed")
 
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0; neither the first nor the last one is 0."""
+        return learning_rate(self.learning_rate, "cosine", _WARMUP, (step + 1) / (self.steps + 1))
+
     def reports_at(self, step: int) -> bool:
         """Whether a report follows this step, counted from 0."""
         return (step + 1) % self.log_every == 0 or step + 1 == self.steps
@@ -65,25 +77,14 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def rows_of_step(count: int, options: StepOptions, step: int) -> Int64[Tensor, "B"]:
-    """Which images a step sees: all of them once in every epoch, each epoch in its own order."""
-    size = options.batch_size
-    numbers = torch.arange(step * size, (step + 1) * size)
-    return permuted(numbers % count, count, options.seed, numbers // count)
+class ClippedAdamW:
+    """AdamW for some modules, whose gradients are clipped together."""
 
-
-class Optimiser:
-    """AdamW with clipped gradients and a learning rate that follows the run."""
-
-    def __init__(self, modules: list[nn.Module], options: StepOptions) -> None:
+    def __init__(self, modules: Sequence[nn.Module], options: StepOptions) -> None:
         self.parameters = [p for module in modules for p in module.parameters()]
         self.options = options
-        self.adamw = torch.optim.AdamW(
-            self.parameters,
-            lr=options.learning_rate,
-            betas=(0.9, 0.99),
-            weight_decay=options.weight_decay,
-        )
+        decay, rate = options.weight_decay, options.learning_rate
+        self.adamw = torch.optim.AdamW(self.parameters, lr=rate, betas=BETAS, weight_decay=decay)
 
     def step(self, loss: Tensor, step: int) -> None:
         """One step down the loss, which is refused if it is no number."""
@@ -91,12 +92,38 @@ class Optimiser:
             check_finite(float(loss.detach()), step)
         self.adamw.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.parameters, _CLIP)
-        share = (step + 1) / (self.options.steps + 1)
-        rate = learning_rate(self.options.learning_rate, "cosine", _WARMUP, share)
-        for group in self.adamw.param_groups:
-            group["lr"] = rate
-        self.adamw.step()
+        take_step([self.adamw], self.parameters, self.options.rate_at(step), _CLIP)
+
+
+class ImageTrainer(ABC, Generic[Seen]):
+    """Trains some modules on images, by their numbers. A subclass says what their loss is."""
+
+    def __init__(self, modules: Sequence[nn.Module], options: StepOptions) -> None:
+        self.options = options
+        self.optimizer = ClippedAdamW(modules, options)
+
+    @abstractmethod
+    def loss(self, rows: Int64[Tensor, "B"], step: int) -> tuple[Tensor, Seen]:
+        """The loss of the images with these numbers, and what `stepped` and reports want of it."""
+
+    def stepped(self, seen: Seen, step: int) -> None:
+        """Called after the step of the optimizer."""
+
+    def train(self, count: int, report: Callable[[int, float, Seen], None]) -> None:
+        """Train on so many images; `report` is told the steps done, the newest loss, and more."""
+        for step in range(self.options.steps):
+            loss, seen = self.loss(rows_of_step(count, self.options, step), step)
+            self.optimizer.step(loss, step)
+            self.stepped(seen, step)
+            if self.options.reports_at(step):
+                report(step + 1, float(loss.detach()), seen)
+
+
+def rows_of_step(count: int, options: StepOptions, step: int) -> Int64[Tensor, "B"]:
+    """Which images a step sees: all of them once in every epoch, each epoch in its own order."""
+    size = options.batch_size
+    numbers = torch.arange(step * size, (step + 1) * size)
+    return permuted(numbers % count, count, options.seed, numbers // count)
 
 
 def check_finite(loss: float, step: int) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,11 +18,11 @@ from partita.devices import choose_device
 from partita.errors import require, require_number
 from partita.networks.vq import PatchDiscriminator, VQConfig, VQNetwork, usage
 from partita.registry import Registry
-from partita.training.image_steps import (
-    Optimiser,
+from partita.training.image_trainer import (
+    ClippedAdamW,
+    ImageTrainer,
     StepOptions,
     require_images,
-    rows_of_step,
     seeded,
 )
 
@@ -136,7 +137,7 @@ class Adversary:
 
     def __init__(self, channels: int, options: VQOptions, device: torch.device) -> None:
         self.discriminator = PatchDiscriminator(channels).to(device)
-        self.optimiser = Optimiser([self.discriminator], options)
+        self.optimizer = ClippedAdamW([self.discriminator], options)
 
     def opinion(self, guess: Tensor) -> Tensor:
         """What the network has to bring down: how false its images look."""
@@ -146,10 +147,63 @@ class Adversary:
     def learn(self, guess: Tensor, x: Tensor, step: int) -> None:
         """Tell real images from those of the network."""
         real, false = self.discriminator(x), self.discriminator(guess.detach())
-        self.optimiser.step(F.relu(1 - real).mean() + F.relu(1 + false).mean(), step)
+        self.optimizer.step(F.relu(1 - real).mean() + F.relu(1 + false).mean(), step)
 
 
-# The loop ----------------------------------------------------------------------------------------
+# Training ----------------------------------------------------------------------------------------
+
+
+class _Pass(NamedTuple):
+    """Some images on their way through the network."""
+
+    x: Tensor
+    vectors: Tensor
+    codes: Tensor
+    guess: Tensor
+
+
+class VQTrainer(ImageTrainer[_Pass]):
+    """Reconstruction and commitment, and from a share of the run on an adversary."""
+
+    def __init__(self, pixels: Tensor, options: VQOptions, device: torch.device) -> None:
+        _, channels, rows, columns = pixels.shape
+        with seeded(options.seed):
+            self.network = VQNetwork(options.network, channels, (rows, columns)).to(device)
+            self.measure = RECONSTRUCTIONS[options.reconstruction](channels).to(device)
+            self.adversary = Adversary(channels, options, device) if options.adversarial else None
+        super().__init__([self.network, self.measure], options)
+        self.pixels, self.vq, self.device = pixels, options, device
+        self.revived = 0
+
+    def loss(self, rows: Int64[Tensor, "B"], step: int) -> tuple[Tensor, _Pass]:
+        network, options = self.network, self.vq
+        x = scaled(self.pixels[rows].to(self.device))
+        vectors = network.vectors(x)
+        self.revived += network.quantiser.revive(vectors, options.seed, step)
+        values, codes, commitment = network.quantiser(vectors)
+        guess = network.pixels(values)
+        loss = self.measure(guess, x) + options.commitment * commitment
+        judge = self._judge(step)
+        if judge is not None:
+            loss = loss + options.adversarial * judge.opinion(guess)
+        return loss, _Pass(x, vectors, codes, guess)
+
+    def stepped(self, seen: _Pass, step: int) -> None:
+        self.network.quantiser.follow(seen.vectors, seen.codes)
+        judge = self._judge(step)
+        if judge is not None:
+            judge.learn(seen.guess, seen.x, step)
+
+    def _judge(self, step: int) -> Adversary | None:
+        """The adversary, once its time has come."""
+        begun = step >= self.vq.adversarial_from * self.vq.steps
+        return self.adversary if begun else None
+
+    def progress(self, step: int, loss: float, seen: _Pass) -> VQProgress:
+        """What has happened since the last report."""
+        quality = _seen(seen.guess, seen.x, seen.codes, self.network.quantiser.size)
+        revived, self.revived = self.revived, 0
+        return VQProgress(step, loss, quality, revived)
 
 
 def train_vq(
@@ -160,34 +214,14 @@ def train_vq(
     """A tokenizer for images like these; on a CPU the same seed gives the same one."""
     options = options or VQOptions()
     require_images(len(images))
-    device = choose_device(options.device)
-    pixels = images.bytes()
-    _, channels, rows, columns = pixels.shape
-    with seeded(options.seed):
-        network = VQNetwork(options.network, channels, (rows, columns)).to(device)
-        measure = RECONSTRUCTIONS[options.reconstruction](channels).to(device)
-        adversary = Adversary(channels, options, device) if options.adversarial else None
-    optimiser = Optimiser([network, measure], options)
-    revived = 0
-    for step in range(options.steps):
-        x = scaled(pixels[rows_of_step(len(pixels), options, step)].to(device))
-        vectors = network.vectors(x)
-        revived += network.quantiser.revive(vectors, options.seed, step)
-        values, codes, commitment = network.quantiser(vectors)
-        guess = network.pixels(values)
-        loss = measure(guess, x) + options.commitment * commitment
-        judge = adversary if step >= options.adversarial_from * options.steps else None
-        if judge is not None:
-            loss = loss + options.adversarial * judge.opinion(guess)
-        optimiser.step(loss, step)
-        network.quantiser.follow(vectors, codes)
-        if judge is not None:
-            judge.learn(guess, x, step)
-        if callback is not None and options.reports_at(step):
-            quality = _seen(guess, x, codes, network.quantiser.size)
-            callback(VQProgress(step + 1, float(loss.detach()), quality, revived))
-            revived = 0
-    return VQTokenizer(network)
+    trainer = VQTrainer(images.bytes(), options, choose_device(options.device))
+
+    def report(step: int, loss: float, seen: _Pass) -> None:
+        if callback is not None:
+            callback(trainer.progress(step, loss, seen))
+
+    trainer.train(len(images), report)
+    return VQTokenizer(trainer.network)
 
 
 def _seen(guess: Tensor, x: Tensor, codes: Tensor, size: int) -> VQQuality:
