@@ -136,11 +136,8 @@ def test_gradients_are_clipped_together():
 
 def test_work_is_that_of_matrices_and_attention():
     machine = engine()
-    matrices = sum(
-        p.numel()
-        for name, p in machine.method.named_parameters()
-        if p.ndim == 2 and "emb" not in name
-    )
+    named = machine.method.named_parameters()
+    matrices = sum(p.numel() for name, p in named if p.ndim == 2 and "embed" not in name)
     assert flops_per_token(machine.method, LENGTH) == 6 * matrices + 12 * LENGTH * 2 * 16
     nothing = network_of(nn.Linear(2, 2))  # a method without a network of ours
     assert (nothing.tokens_each, nothing.dropout, nothing.attended_width) == (1, 0, 0)

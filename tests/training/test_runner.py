@@ -94,10 +94,11 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(tmp_path, recipe):
     with Signals() as signals:
         stopped = Notes(signals)
         assert train(recipe, tmp_path / "run", stopped, signals) == 15
-    assert stopped.heard[-3:] == [("log", 1), ("checkpoint", 1), ("end", 15)]
+    rest = [("log", 2), ("validate", 2), ("checkpoint", 2), ("end", 15)]  # after one more step
+    assert stopped.heard[-5:] == [("log", 1), *rest]
     goes_on = Notes()
     assert train(recipe, tmp_path / "run", [goes_on]) == 0
-    assert goes_on.info.resumed.name == "step-00000001"
+    assert goes_on.info.resumed.name == "step-00000002"
     ends = [checkpoints.latest(tmp_path / name) for name in ("calm", "run")]
     weights = [(end / "training.safetensors").read_bytes() for end in ends]
     assert weights[0] == weights[1]
@@ -108,13 +109,12 @@ def test_checks_come_before_anything_is_written(tmp_path, recipe, monkeypatch):
     order = ["check_data", "check_rows", "check_machine", "check_folders", "dry_run"]
     order += ["with_teacher", "check_resume"]
     called = []
+
+    def noting(name, real):
+        return lambda *given: (called.append(name), real(*given))[1]
+
     for name in order:
-        real = getattr(checks, name)
-        monkeypatch.setattr(
-            checks,
-            name,
-            lambda *given, name=name, real=real: (called.append(name), real(*given))[1],
-        )
+        monkeypatch.setattr(checks, name, noting(name, getattr(checks, name)))
     before = sorted(tmp_path.rglob("*"))
     assert check_run(recipe, tmp_path / "run", ALONE) == recipe
     assert called == order
@@ -149,7 +149,7 @@ def test_what_cannot_work_is_refused(change, argument, tmp_path, recipe, monkeyp
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_batch_must_be_shared_evenly(recipe, tmp_path):
+def test_a_batch_must_be_shared_evenly(recipe):
     with pytest.raises(InputError, match=r"training.batch_size: 4 rows .* by 3 processes"):
         checks.check_machine(recipe, World(0, 3, torch.device("cpu")))
 
@@ -173,7 +173,7 @@ def test_a_folder_belongs_to_one_recipe_and_one_text(tmp_path, recipe):
 # The data pipeline -------------------------------------------------------------------------------
 
 
-def test_rows_of_a_recipe(tmp_path, recipe):
+def test_rows_of_a_recipe(recipe):
     notes = Notes()
     prepared = tokens_of(recipe, callback=notes)
     assert notes.heard
@@ -188,7 +188,7 @@ def test_rows_of_a_recipe(tmp_path, recipe):
     assert row_length(changed(recipe, training={"length": 5})) == 5
 
 
-def test_tokens_may_be_refused_before_they_are_made_or_kept(tmp_path, recipe):
+def test_tokens_may_be_refused_before_they_are_made_or_kept(recipe):
     def refuse(*_given):
         raise InputError("out", "no")
 
