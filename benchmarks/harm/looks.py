@@ -61,7 +61,7 @@ def model(folder: Path) -> str:
 
 
 def run(folder: Path) -> str:
-    """A run: its last checkpoint with the states of optimisers, and the losses of all steps."""
+    """A run: its last checkpoint with the states of optimizers, and the losses of all steps."""
     newest = checkpoints.latest(folder)
     if newest is None:
         return "no checkpoint"

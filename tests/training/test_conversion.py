@@ -22,7 +22,7 @@ PAIRS = [(new, old) for new, olds in SOURCES.items() for old in olds if new != "
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a short text, and a model of it for each method to start from."""
-    folder = tmp_path_factory.mktemp("retrofit")
+    folder = tmp_path_factory.mktemp("conversion")
     (folder / "text.txt").write_text("the cat sat on the mat, the dog ran to the door. " * 40)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -93,7 +93,7 @@ def _parser(data: DataOptions, steps: int, precision: str) -> ArgumentParser:
 
 
 def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
-    """The recipe of each round, and the folder of all."""
+    """Parse the command line: the recipe of each round, and the folder of all."""
     given = [word for word in words if word != PRINT]
     usual = DataOptions(), DistillationOptions().steps, TRAINING.precision
     base = recipe_of(parse(_parser(*usual), given, Options).teacher)

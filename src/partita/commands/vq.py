@@ -41,7 +41,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "vq",
         "Train a VQ tokenizer: images become grids of codes, each of which stands for a square of\n"

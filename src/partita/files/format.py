@@ -4,7 +4,7 @@
     tokenizer.json          the tokenizer
     model.safetensors       the weights to use (the moving average of a run)
     manifest.json           format version and the checksum of every other file, written last
-    training.safetensors    checkpoints only: weights and optimiser states to go on from
+    training.safetensors    checkpoints only: weights and optimizer states to go on from
     state.json              checkpoints only: step, time spent, metrics
 
 Image tokenizers and image classifiers are folders of the same format and of another kind; a

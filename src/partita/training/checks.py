@@ -114,9 +114,9 @@ def check_folders(recipe: Recipe, folder: Path) -> None:
 
 
 def dry_run(recipe: Recipe) -> None:
-    """Everything that a recipe asks for, once, on a network of next to no size.
+    """Train and sample once with a tiny model: options that do not fit together fail here.
 
-    What does not fit together is found before anything is read or made, not at the first preview.
+    Otherwise they would fail at the first preview, after hours.
     """
     decoder = replace(recipe.network.decoder, depth=None, width=None, heads=None)
     sizes = {"width": 4, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}

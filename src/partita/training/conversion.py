@@ -1,4 +1,4 @@
-"""A model of one method out of a trained model of another: what they share is taken over.
+"""Conversion: a model of one method out of a trained model of another; what they share is kept.
 
     FlexMDM from MDLM   embedding as it is; the end marker, which MDLM has not, starts as one more
                         mask; the head without the mask's logit, which SUBS left out of every

@@ -193,6 +193,9 @@ class Engine:
         return rows // each * each
 
     # State ---------------------------------------------------------------------------------------
+    #
+    # By hand: torch.distributed.checkpoint.state_dict takes a step of the optimizer to make its
+    # state, also of parameters that never had a gradient, and does not know one from another.
 
     def averaged(self) -> dict[str, Tensor]:
         """The model as it is used: averaged weights, whole, on the CPU. All processes must ask."""
@@ -213,11 +216,11 @@ class Engine:
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self.method.named_parameters():
             yield f"weights.{name}", parameter
-        for number, name, parameter in self._optimised():
+        for number, name, parameter in self._optimized():
             for key, value in self.optimizers[number].state[parameter].items():
                 yield f"{state_prefix(number)}{key}.{name}", value
 
-    def _optimised(self) -> Iterator[tuple[int, str, nn.Parameter]]:
+    def _optimized(self) -> Iterator[tuple[int, str, nn.Parameter]]:
         names = {parameter: name for name, parameter in self.method.named_parameters()}
         for number, optimizer in enumerate(self.optimizers):
             for group in optimizer.param_groups:
@@ -235,7 +238,7 @@ class Engine:
             for name, parameter in self.method.named_parameters():
                 self._fill(parameter, left.pop(f"weights.{name}"))
                 self._fill(self.average.shadow[name], averaged[name])
-            for number, name, parameter in self._optimised():
+            for number, name, parameter in self._optimized():
                 prefix, suffix = state_prefix(number), f".{name}"
                 for key in [k for k in left if k.startswith(prefix) and k.endswith(suffix)]:
                     short = key[len(prefix) : -len(suffix)]

@@ -1,6 +1,6 @@
 """Tensors that lie in a file: their names, shapes and types at once, their numbers when asked for.
 
-Checkpoints hold more than one needs (an optimiser's state is twice the weights), and what is wrong
+Checkpoints hold more than one needs (an optimizer's state is twice the weights), and what is wrong
 with one shall be said before gigabytes are read.
 """
 
