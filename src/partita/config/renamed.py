@@ -19,7 +19,7 @@ RENAMED = {
     "run.capture": "run.cuda_graph",
     "run.keep": "run.keep_checkpoints",
 }
-"""Keys of the version before, and what they are called now."""
+"""Keys of recipes of version 2, and what they are called since; a section and a name each."""
 
 T = TypeVar("T")
 
