@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -71,12 +71,15 @@ class World:
         """Go on when everybody is here."""
         self.largest(0.0)
 
-    def first_does(self, work: Callable[[], object]) -> None:
-        """The first process works while the others wait; if it fails, nobody goes on."""
+    @contextmanager
+    def first_works(self) -> Iterator[bool]:
+        """Inside, the first process works, and the others wait; if it fails, nobody goes on.
+
+        What is yielded says whether this process is the first one.
+        """
         failed = 1.0
         try:
-            if self.first:
-                work()
+            yield self.first
             failed = 0.0
         finally:
             failed = self.largest(failed)[0]

@@ -56,7 +56,9 @@ def check_run(recipe: Recipe, folder: Path, world: World) -> Recipe:
     check_folders(recipe, folder)
     dry_run(recipe)
     recipe = with_teacher(recipe)
-    world.first_does(lambda: check_resume(folder, recipe))
+    with world.first_works() as first:
+        if first:
+            check_resume(folder, recipe)
     return recipe
 
 

@@ -64,9 +64,11 @@ def train(
     folder, recipe = Path(out or default_folder(recipe)), recipe.resolved()
     with naming(_NAMES), joined(recipe.run.device) as world, ExitStack() as held:
         recipe = check_run(recipe, folder, world)
-        world.first_does(lambda: held.enter_context(locked(folder)))
+        with world.first_works() as first:
+            if first:
+                held.enter_context(locked(folder))
         listening = signals or held.enter_context(Signals())
-        listeners = callbacks_of(callbacks) if world.first else []
+        listeners = callbacks_of(callbacks) if first else []
         return _train(recipe, folder, listeners, world, listening)
 
 
@@ -84,9 +86,11 @@ def _train(
     engine = Engine(method, recipe.training, recipe.run, world, loss)
     resumed = run.resume(engine)
     reports = services(folder, recipe.run, recipe.to_dict()) if world.first else []
-    world.first_does(run.open)
+    with world.first_works() as first:
+        if first:
+            run.open()
     info = _info(run, prepared, engine, resumed)
-    journal = [Journal(folder, engine.step, info.unigram_bits)] if world.first else []
+    journal = [Journal(folder, engine.step, info.unigram_bits)] if first else []
     every = Callbacks([*journal, *reports, *callbacks])
     every.on_start(info)
     with signals.awaited():
@@ -104,20 +108,15 @@ def _prepare(
     Where they do not see its files, each makes its own. A model that is trained further keeps its
     own tokenizer.
     """
-    made: list[Prepared] = []
-
-    def make() -> None:
-        tokenizer = None if start is None else start.tokenizer
-        accept, examine = partial(check_resume, folder, recipe), partial(check_tokens, recipe)
-        made.append(tokens_of(recipe, tokenizer, accept=accept, examine=examine, callback=callback))
-
-    world.first_does(make)
-    name = world.first_says(made[0].folder.name if made else "")
-    if not made and (Path(recipe.data.cache) / name).is_dir():
-        made.append(Prepared.open(Path(recipe.data.cache) / name, verify=False))
-    elif not made:
-        make()
-    return made[0]
+    tokenizer = None if start is None else start.tokenizer
+    accept, examine = partial(check_resume, folder, recipe), partial(check_tokens, recipe)
+    make = partial(tokens_of, recipe, tokenizer, accept=accept, examine=examine, callback=callback)
+    with world.first_works() as first:
+        made = make() if first else None
+    name = world.first_says(made.folder.name if made else "")
+    if made is None and (Path(recipe.data.cache) / name).is_dir():
+        made = Prepared.open(Path(recipe.data.cache) / name, verify=False)
+    return made or make()
 
 
 def _method(recipe: Recipe, prepared: Prepared, start: TrainedModel | None) -> nn.Module:
