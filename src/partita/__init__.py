@@ -22,7 +22,6 @@ __all__ = [
     "CharacterTokenizer",
     "ComplementaryMDLM",
     "DataOptions",
-    "DecoderOptions",
     "DistillationOptions",
     "EmbeddingDDPM",
     "Estimate",
@@ -107,7 +106,6 @@ if TYPE_CHECKING:
     from partita.models.trained import TrainedModel, load
     from partita.networks import (
         CausalTransformer,
-        DecoderOptions,
         Network,
         PartitionNetwork,
         PartitionTransformer,
@@ -147,7 +145,7 @@ _MODULES = {
     "partita.methods.ddpm": "bits_per_dimension",
     "partita.config.method": "MethodOptions",
     "partita.networks": (
-        "CausalTransformer DecoderOptions Network PartitionNetwork PartitionTransformer "
+        "CausalTransformer Network PartitionNetwork PartitionTransformer "
         "PatchTransformer PixelUNet Transformer TransformerConfig TransformerOptions"
     ),
     "partita.networks.flexible": "FlexibleTransformer",
@@ -165,12 +163,15 @@ _MODULES = {
     "partita.config.training": "RunOptions TrainingOptions",
     "partita.training.runner": "run_recipe",
 }
+OLD_NAMES = {"DecoderOptions": "partita.networks.old_names"}  # for one version
 know_old_names()
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # which would take every name for an object that exists
 
     def __getattr__(name: str) -> object:
+        if name in OLD_NAMES:
+            return getattr(importlib.import_module(OLD_NAMES[name]), name)
         if name not in _HOME:
             raise AttributeError(f"module 'partita' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOME[name]), name)

@@ -18,6 +18,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, get_loader, set_p
 
 from partita.commands import program
 from partita.config.migration import written_recipe
+from partita.config.renames import name_of_today
 from partita.errors import InputError, described, naming, require
 from partita.files.reading import reading
 
@@ -279,6 +280,9 @@ def _unexpected(parser: ArgumentParser, words: list[str], word: str) -> InputErr
     if word.startswith("--"):
         flag = word.split("=")[0]
         flags = [flag for action in parser._actions for flag in action.option_strings]
+        new = name_of_today(flag.removeprefix("--"))
+        if new is not None:
+            return InputError(flag, "has another name now", f"write --{new}")
         near = difflib.get_close_matches(flag, flags, n=1)
         return InputError(
             flag, "unknown option", f"did you mean {near[0]}?" if near else _usage(parser)
@@ -295,6 +299,9 @@ def _unexpected(parser: ArgumentParser, words: list[str], word: str) -> InputErr
 
 def _unknown_key(parser: ArgumentParser, key: str) -> InputError:
     """A key that a YAML file has and a recipe has not."""
+    new = name_of_today(key)
+    if new is not None:
+        return InputError(key, "has another name now", f"write {new}")
     near = difflib.get_close_matches(key, [action.dest for action in parser._actions], n=1)
     return InputError(key, "unknown key", f"did you mean {near[0]}?" if near else _usage(parser))
 

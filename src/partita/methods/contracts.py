@@ -79,6 +79,9 @@ class Denoiser(Model, ABC):
 class TextMethod(Model, ABC):
     """A model with a loss whose nats are a likelihood bound, or the likelihood itself."""
 
+    reads: ClassVar[str] = "tokens"
+    """What it asks of its network (`networks/kinds.py`): tokens, groups, or something else."""
+
     @abstractmethod
     def loss(
         self,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from partita.networks.options import TransformerOptions, decoder_sizes
-from partita.networks.partition import PartitionTransformer
-from partita.networks.pixel_unet import PixelUNet
+from partita.networks.options import TransformerOptions
 
 # Dense bfloat16 FLOP/s by a part of the device's name, from the vendors' data sheets.
 PEAKS = {
@@ -37,17 +35,10 @@ def flops_per_token(method: nn.Module, network: TransformerOptions) -> float:
 
 
 def _attended_width(method: nn.Module, network: TransformerOptions) -> float:
-    """Widths of all attention layers, each times the share of the pairs that it computes.
-
-    Two groups with shares t and 1 - t, t uniform: t^2 + (1-t)^2 is 2/3 in the mean, 2 t (1-t) 1/3.
-    """
-    inner = getattr(method, "network", None)
-    if isinstance(inner, PixelUNet):
-        return network.width
-    if not isinstance(inner, PartitionTransformer):
-        return network.depth * network.width
-    depth, width, _ = decoder_sizes(network)
-    return (2 * (network.depth - depth) * network.width + (depth + 1) * width) / 3
+    """Widths of all attention layers, each times the share of the pairs that it computes."""
+    inner = getattr(method, "network", None)  # of somebody's own, perhaps
+    width: float = getattr(inner, "attended_width", network.depth * network.width)
+    return width
 
 
 def peak_flops(device: torch.device) -> float | None:
