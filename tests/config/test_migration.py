@@ -20,6 +20,7 @@ from partita.config.recipe import Recipe
 from partita.errors import InputError
 from partita.files import format
 from partita.models.default import WEIGHTS
+from partita.networks.old_names import MOVED
 from partita.training.run_folder import RECIPE
 from tests.support.kill_and_resume import corpus, last
 from tests.support.models import edit, seal, tiny
@@ -134,7 +135,10 @@ def test_what_is_saved_states_its_version(tmp_path):
 
 def test_the_model_in_the_package_is_read_as_it_was_written():
     content = json.loads((WEIGHTS / format.CONFIG).read_text())
-    assert partita.load(device="cpu").recipe.to_dict() == content["recipe"]
+    recipe = migration.migrated(content["recipe"], content[KEY])
+    assert partita.load(device="cpu").recipe.to_dict() == Recipe.from_dict(recipe).to_dict()
+    for key in content["recipe"]["network"].keys() - {"kind", "decoder", *MOVED}:
+        assert recipe["network"][key] == content["recipe"]["network"][key]
 
 
 def test_information_is_given_in_the_keys_of_today(tmp_path, capsys):

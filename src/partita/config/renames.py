@@ -92,4 +92,4 @@ def _with(content: Mapping[str, Any], path: list[str], value: object) -> Section
     if not rest:
         return {**content, key: value}
     inner = content.get(key) or {}
-    return {**content, key: _with(inner, rest, value)} if isinstance(inner, Mapping) else content
+    return {**content, key: _with(inner, rest, value) if isinstance(inner, Mapping) else inner}

@@ -7,7 +7,7 @@ with its network (`kinds.py`). The class reads its options by `MyOptions.of(conf
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import TypeVar
 
 from partita.errors import require, require_int
 from partita.networks.levels import LOGISTIC_NUMBERS
@@ -20,6 +20,7 @@ PROCESSES = ("linear", "mlp")
 POSITIONS = ("rotary", "learned")
 LEVELS_HEADS = ("categorical", "logistic")
 WHERE = "network.options"
+K = TypeVar("K", bound="KindOptions")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class KindOptions:
     """No options: what networks have that are all sizes."""
 
     @classmethod
-    def of(cls, network: TransformerOptions, kind: str | None = None) -> Self:
+    def of(cls: type[K], network: TransformerOptions, kind: str | None = None) -> K:
         """Those that somebody gave; what this kind does not have is refused."""
         name = kind or network.kind or "this network"
         return cls(**checked_options(WHERE, name, options_of(cls), network.options))
@@ -35,7 +36,7 @@ class KindOptions:
     def check(self, network: TransformerOptions) -> None:
         """Refuse what does not fit the network's sizes."""
 
-    def tiny(self) -> Self:
+    def tiny(self: K) -> K:
         """The same choices without sizes, for a dry run on a network of one narrow block."""
         return self
 
@@ -161,7 +162,7 @@ class PartitionOptions(KindOptions):
     def check(self, network: TransformerOptions) -> None:
         self.decoder(network)
 
-    def tiny(self) -> Self:
+    def tiny(self: K) -> K:
         return type(self)(queries=self.queries, process=self.process)
 
     def blocks(self, network: TransformerOptions) -> str:
