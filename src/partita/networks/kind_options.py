@@ -6,7 +6,7 @@ with its network (`kinds.py`). The class reads its options by `MyOptions.of(conf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from partita.errors import require, require_int
@@ -36,7 +36,7 @@ class KindOptions:
     def check(self, network: TransformerOptions) -> None:
         """Refuse what does not fit the network's sizes."""
 
-    def tiny(self: K) -> K:
+    def tiny(self) -> KindOptions:
         """The same choices without sizes, for a dry run on a network of one narrow block."""
         return self
 
@@ -162,8 +162,8 @@ class PartitionOptions(KindOptions):
     def check(self, network: TransformerOptions) -> None:
         self.decoder(network)
 
-    def tiny(self: K) -> K:
-        return type(self)(queries=self.queries, process=self.process)
+    def tiny(self) -> PartitionOptions:
+        return replace(self, decoder_depth=None, decoder_width=None, decoder_heads=None)
 
     def blocks(self, network: TransformerOptions) -> str:
         decoder = self.decoder(network)[0]
