@@ -72,6 +72,7 @@ class NetworkRegistry(Registry[Kind]):
 
         def add(network: N) -> N:
             self.add(name, Kind(network, reads, options, **more))
+            network.kind = name  # type: ignore[attr-defined]
             return network
 
         return add

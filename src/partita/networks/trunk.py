@@ -38,6 +38,9 @@ class Trunk(nn.Module):
     Options: ClassVar[type[KindOptions]] = KindOptions
     """What it reads in `network.options`."""
 
+    kind: ClassVar[str | None] = None
+    """The `network.kind` that it is, which its registration writes here."""
+
     fusible: ClassVar[bool] = True
     """Whether what the head reads belongs to one token each."""
 
@@ -46,6 +49,9 @@ class Trunk(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        problem = f"is {config.kind!r}, but this method's network is a {type(self).__name__}"
+        fits = config.kind in (None, self.kind)
+        require(fits, "network.kind", problem, f"it has to be {self.kind!r}, or left out")
         self.config = config
         self.options = self.Options.of(config, type(self).__name__)
         self._check_levels()
