@@ -72,7 +72,7 @@ class Recipe:
         """
         data, training = self.data, self.training
         method: Any = METHODS[self.method.name]
-        usual = "padded" if data.label else getattr(method, "default_rows", "packed")
+        usual = "padded" if data.label else method.default_rows
         rows = data.rows or ("whole" if self.tokenizer.of_images else usual)
         longer = data.longer or ("refuse" if is_flexible(method) else None)
         data = dataclasses.replace(data, rows=rows, longer=longer)

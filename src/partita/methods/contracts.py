@@ -81,6 +81,8 @@ class TextMethod(Model, ABC):
 
     reads: ClassVar[str] = "tokens"
     """What it asks of its network (`networks/kinds.py`): tokens, groups, or something else."""
+    default_rows: ClassVar[str] = "packed"
+    """The rows that it learns from unless a recipe says otherwise (`data.rows`)."""
 
     @abstractmethod
     def loss(

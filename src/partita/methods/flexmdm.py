@@ -84,7 +84,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
     family: str = "flexible"
     reads: ClassVar[str] = "growing"
     process: Interpolant
-    default_rows: str = "padded"
+    default_rows: ClassVar[str] = "padded"
     reads_padding: bool = False
 
     def __init__(
