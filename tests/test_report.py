@@ -99,7 +99,7 @@ def wiki8(tmp_path):
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", ["wiki8-mdlm", "wiki8-pgm-1-7"])
 def test_a_recipe_is_run_and_measured(program, name, wiki8, tmp_path, capfd):
-    flags = "--network.decoder.depth 1" if "pgm" in name else ""
+    flags = "--network.options.decoder_depth 1" if "pgm" in name else ""
     words = [ROOT / "recipes" / f"{name}.yaml", "--limit", 200, "--replicates", 2]
     words += [word for part, text in wiki8.items() for word in (f"--{part}", text)]
     words += ["--runs", tmp_path / "runs", "--out", tmp_path / "out", "--"]

@@ -23,7 +23,6 @@ __all__ = [
     "CharacterTokenizer",
     "ComplementaryMDLM",
     "DataOptions",
-    "DecoderOptions",
     "DistillationOptions",
     "EmbeddingDDPM",
     "Estimate",
@@ -109,7 +108,6 @@ if TYPE_CHECKING:
     from partita.models.trained import TrainedModel, load
     from partita.networks import (
         CausalTransformer,
-        DecoderOptions,
         Network,
         PartitionNetwork,
         PartitionTransformer,
@@ -150,7 +148,7 @@ _MODULES = {
     "partita.methods.ddpm": "bits_per_dimension",
     "partita.config.method": "MethodOptions",
     "partita.networks": (
-        "CausalTransformer DecoderOptions Network PartitionNetwork PartitionTransformer "
+        "CausalTransformer Network PartitionNetwork PartitionTransformer "
         "PatchTransformer PixelUNet Transformer TransformerConfig TransformerOptions"
     ),
     "partita.networks.flexible": "FlexibleTransformer",
@@ -169,12 +167,15 @@ _MODULES = {
     "partita.training.callbacks": "Callback Progress",
     "partita.training.runner": "train",
 }
+OLD_NAMES = {"DecoderOptions": "partita.networks.old_names"}  # for one version
 know_old_names()
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # which would take every name for an object that exists
 
     def __getattr__(name: str) -> object:
+        if name in OLD_NAMES:
+            return getattr(importlib.import_module(OLD_NAMES[name]), name)
         name = today_of(name)
         if name not in _HOME:
             raise AttributeError(f"module 'partita' has no attribute {name!r}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import NoneType
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 MOST = 1 << 48  # larger than any size, count or number of steps that a machine can do
 MOST_SEEDS = (1 << 64) - 1
@@ -117,8 +117,13 @@ def described(kind: object) -> str:
 
 def fits(value: object, kind: object) -> bool:
     """Whether a value read from a recipe is of an annotated type; whole numbers are numbers too."""
+    if kind is Any:
+        return True
     if kind in (None, NoneType):
         return value is None
+    if get_origin(kind) is list:
+        (inner,) = get_args(kind)
+        return isinstance(value, list) and all(fits(held, inner) for held in value)
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
         return isinstance(value, dict) and all(fits(held, inner) for held in value.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,8 @@ from partita.files.atomic import whole_file
 from partita.files.reading import package
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 EXTRA = "plots"
@@ -38,6 +42,21 @@ def new_figure(width: float, height: float) -> Figure:
     """An empty picture of so many inches."""
     figure: Figure = matplotlib("figure").Figure(figsize=(width, height), layout="constrained")
     return figure
+
+
+@contextmanager
+def picture(
+    path: Path, width: float, height: float, panels: int = 1
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A picture of some panels side by side to draw in; it is written at the end."""
+    figure = new_figure(width, height)
+    yield figure, list(figure.subplots(1, panels, squeeze=False)[0])
+    save_figure(figure, path)
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Write 0.5 and 64 where matplotlib writes powers."""
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def save_figure(figure: Figure, path: Path) -> None:

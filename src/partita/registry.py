@@ -3,31 +3,96 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
+from types import NoneType
+from typing import Any, Generic, TypeVar
 
-from partita.errors import InputError
+from partita.errors import InputError, described, fits
 
 T = TypeVar("T")
+FROM_ELSEWHERE = ("schedule", "base")  # what a schedule or a law is made on
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD,)
+_PLAIN: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "None": NoneType,
+    "dict[str, float]": dict[str, float],
+    "dict[str, int]": dict[str, int],
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One thing that there is to choose about what is registered under a name."""
+
+    default: object
+    """What it is unless given; `Parameter.empty` if it must be given."""
+    kind: Any
+    """Its type, where it is a plain one; None for others."""
+
+
+def options_of(
+    entry: Callable[..., object], besides: Iterable[str] = (), *, keywords: bool = False
+) -> dict[str, Option]:
+    """What there is to choose: the fields of a dataclass, or the parameters of a function.
+
+    What it takes `besides` is given in another way; so is, with `keywords`, what stands before
+    the `*`.
+    """
+    kinds = (Parameter.KEYWORD_ONLY,) if keywords else (*_NAMED, Parameter.KEYWORD_ONLY)
+    return {
+        parameter.name: Option(parameter.default, plain_type(parameter.annotation))
+        for parameter in inspect.signature(entry).parameters.values()
+        if parameter.kind in kinds and parameter.name not in besides
+    }
+
+
+def plain_type(annotation: object) -> Any:  # noqa: ANN401 - a type, or a union of some
+    """The type that an annotation's text names, if it is a plain one.
+
+    The text is looked up and never evaluated: recipes come from strangers too.
+    """
+    parts = str(annotation).split(" | ")
+    if not all(part in _PLAIN for part in parts):
+        return None
+    return functools.reduce(operator.or_, [_PLAIN[part] for part in parts])
+
+
+def checked_options(
+    argument: str,
+    name: str,
+    known: Mapping[str, Option],
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The options that are given, if all of them exist and are of the right types."""
+    takes = f"it takes: {', '.join(known) or 'none'}"
+    for key, value in given.items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise InputError(f"{argument}.{key}", f"{name} has no such choice", f"{hint}{takes}")
+        kind = known[key].kind
+        if kind is not None and not fits(value, kind):
+            raise InputError(f"{argument}.{key}", f"must be {described(kind)}, got {value!r}")
+    return dict(given)
 
 
 def check_options(
     argument: str,
     name: str,
-    function: Callable[..., object],
+    entry: Callable[..., object],
     given: Iterable[str],
     besides: tuple[str, ...] = (),
 ) -> None:
-    """Refuse options that a named thing does not take, and list those that it does.
-
-    What it takes `besides` is given in another way.
-    """
-    known = [
-        parameter.name
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.name not in ("schedule", "base", *besides)
-    ]
+    """Refuse options that a named thing does not take, and list those that it does."""
+    known = options_of(entry, (*FROM_ELSEWHERE, *besides))
     for option in given:
         if option not in known:
             takes = ", ".join(known) or "no options"
@@ -44,13 +109,17 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator: `@SCHEDULES.register("linear")`."""
 
-        def add(entry: T) -> T:
-            if name in self._entries:
-                raise KeyError(f"{self.argument} {name!r} is registered twice")
-            self._entries[name] = entry
+        def register(entry: T) -> T:
+            self.add(name, entry)
             return entry
 
-        return add
+        return register
+
+    def add(self, name: str, entry: T) -> None:
+        """Register an entry under a name."""
+        if name in self._entries:
+            raise KeyError(f"{self.argument} {name!r} is registered twice")
+        self._entries[name] = entry
 
     def __getitem__(self, name: str) -> T:
         if name not in self:

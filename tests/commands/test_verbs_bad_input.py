@@ -46,7 +46,7 @@ KNOWN = (
 LONG = "n" * 240  # characters; there is no room for what is added to it while it is written
 BINARY = "is a binary file: it has a zero at byte 0; give text"
 LATIN = "is not UTF-8 near byte 1 (0xe4); convert it"
-NO_DECODER = "but only a partition network has a decoder; leave it out, or use pgm"
+NO_DECODER = "has no such choice; it takes: "
 SIZES = "--network.width 16 --network.depth 1 --network.heads 2 --network.length 8"
 PACE = "--training.steps 3 --training.batch_size 4 --run.previews 0"
 TRAIN = f"train notes.txt {SIZES} {PACE}"
@@ -663,7 +663,9 @@ TABLE: dict[str, dict[str, str]] = {
         "--threads 0": "--threads: must be at least 1, got 0",
         "--device tpu": "--device: unknown name 'tpu'; known: auto, cpu, cuda",
         "--network.heads 3": "network.heads: width 256 must be an even multiple of heads 3",
-        "--network.decoder.depth 12": "network.decoder.depth: 12 of 12 blocks leave none for the",
+        "--network.options.decoder_depth 12": (
+            "network.options.decoder_depth: 12 of 12 blocks leave none for the"
+        ),
         "--out notes.txt/speed.json": "--out: notes.txt is no folder; choose another place",
         "--out hollow": "--out: hollow is a folder; name a file",
     },
@@ -720,16 +722,36 @@ RECIPES = {
     "--network.mlp_ratio .nan": "network.mlp_ratio: must be a positive, finite number, got nan",
     "--network.mlp_ratio 0.01": "network.mlp_ratio: 0.01 times width 16 is no channel; give more",
     "--network.norm batch": "network.norm: unknown name 'batch'; known: affine, layer, rms",
-    "--network.decoder.depth 1": f"network.decoder.depth: is 1, {NO_DECODER}",
-    "--network.decoder.queries mean": f"network.decoder.queries: is 'mean', {NO_DECODER}",
-    "--network.decoder.queries max": "network.decoder.queries: unknown name 'max'; known: positio",
-    "--network.decoder.process cube": "network.decoder.process: unknown name 'cube'; known: linear",
-    "--network.decoder.width 0": "network.decoder.width: must be at least 1, got 0",
-    "--network.decoder.depht 2": "--network.decoder.depht: unknown option; did you mean --network.",
+    "--network.options.queries mean": f"network.options.queries: transformer {NO_DECODER}",
+    "--method.name pgm --network.options.queries max": (
+        "network.options.queries: unknown name 'max'; known: positions, "
+    ),
+    "--method.name pgm --network.options.process cube": (
+        "network.options.process: unknown name 'cube'; known: linear"
+    ),
+    "--method.name pgm --network.options.process 3": "network.options.process: must be text, got 3",
+    "--method.name pgm --network.options.decoder_width 0": (
+        "network.options.decoder_width: must be at least 1, got 0"
+    ),
+    "--method.name pgm --network.options.decoder_depht 2": (
+        "network.options.decoder_depht: partition has no such choice; did you mean decoder_depth? "
+    ),
+    "--method.name pgm --network.kind unet": (
+        "network.kind: 'unet' reads tokens, but this method's network reads groups; these fit: par"
+    ),
+    "--network.kind u-net": "network.kind: unknown name 'u-net'; did you mean 'unet'? known: ",
+    "--network.patch 2": "--network.patch: has another name now; write --network.options.patch",
+    "--network.decoder.depth=2": (
+        "--network.decoder.depth: has another name now; write --network.options.decoder_depth"
+    ),
     "--method.law rate": "method.law: rate takes functions, which only Python has; use the",
-    "--network.decoder some": "network.decoder: is a section with keys of its own; write --network",
-    "--method.name pgm --network.decoder.depth 1": "network.decoder.depth: 1 of 1 blocks leave no",
-    "--method.name pgm --network.decoder.width 7": "network.decoder.width: width 7 must be an even",
+    "--network.options some": "network.options: must be keys and values, such as {steps: 64}, got ",
+    "--method.name pgm --network.options.decoder_depth 1": (
+        "network.options.decoder_depth: 1 of 1 blocks leave no"
+    ),
+    "--method.name pgm --network.options.decoder_width 7": (
+        "network.options.decoder_width: width 7 must be an even"
+    ),
     "--method.name pgm --method.conditioning time": "method.conditioning: is 'time', but the two ",
     "--network.dropout 2": "network.dropout: must be in [0, 1), got 2",
     "--network.rotary_base -1": "network.rotary_base: must be a positive, finite number, got -1",
@@ -765,7 +787,9 @@ RECIPES = {
     ),
     "--method.name genmd4 --method.schedule_options.speed 1": "method.schedule_options: has speed",
     "--method.name genmd4 --method.conditioning none": "method.conditioning: genmd4 has no such ",
-    "--method.name genmd4 --network.decoder.depth 1": f"network.decoder.depth: is 1, {NO_DECODER}",
+    "--method.name genmd4 --network.options.queries x": (
+        f"network.options.queries: transformer {NO_DECODER}"
+    ),
     "--method.name ddpm --method.options.steps 1": "method.options.steps: must be at least 2, got",
     "--method.name ddpm --method.options.dimensions 0": "method.options.dimensions: must be at le",
     "--method.name ddpm --method.options.learned maybe": "method.options.learned: must be true or",
@@ -833,7 +857,9 @@ RECIPES = {
     ),
     "--method.name flexmdm --method.law subset": "method.law: flexmdm has no such choice; leave",
     "--method.name flexmdm --method.options.gaps x": "method.options.gaps: unknown name 'x'; know",
-    "--method.name flexmdm --network.decoder.depth 1": f"network.decoder.depth: is 1, {NO_DECODER}",
+    "--method.name flexmdm --network.options.queries x": (
+        f"network.options.queries: flexible {NO_DECODER}"
+    ),
     "--method.name flexmdm --sampling.sampler ancestral": (
         "sampling.sampler: 'ancestral' does not fit a flexible model; these do: insertion"
     ),
@@ -894,7 +920,7 @@ RECIPES = {
     f"--network.dropout=-{'9' * 400}": "--network.dropout: int too large to convert to float",
     "--config type.yaml": "training.max_grad_norm: must be a number, got 'soft' (in type.yaml)",
     "--config nan.yaml": "training.max_grad_norm: must be a positive number, got nan (in nan.yaml)",
-    "--config decoder.yaml": "--config: decoder.yaml: network.decoder must hold keys, got 3",
+    "--config decoder.yaml": "network.decoder: has another name now (in decoder.yaml); write net",
     "--config range.yaml": (
         "training.max_grad_norm: must be a positive number, got -3.0 (in range.yaml)"
     ),

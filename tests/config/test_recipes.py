@@ -15,11 +15,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from partita.commands.train import PRINT, options
 from partita.config.method import MethodOptions
-from partita.config.recipe import Recipe, flatten
+from partita.config.migration import VERSION, migrated
+from partita.config.recipe import Recipe, differences, flatten
 from partita.methods import METHODS
+from partita.networks import NETWORKS
 from tests.support.kill_and_resume import corpus, last
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +145,72 @@ def test_every_method_has_the_same_defaults_in_python_flags_and_yaml(name, tmp_p
 def test_the_recipes_that_come_with_the_library_mean_the_same_in_python(path):
     sections = yaml.safe_load(path.read_text())
     assert Recipe.from_dict(sections) == options(["--config", str(path)])[0]
+
+
+# Any recipe --------------------------------------------------------------------------------------
+
+POSITIVE = st.floats(1e-6, 1e6)
+TEXT = st.text(st.sampled_from("ab é☃:#\"'{}[]-1.\n"), min_size=1, max_size=8).filter(str.strip)
+VALUES = {
+    "data.path": TEXT,
+    "data.documents": st.sampled_from(["paragraph", "line", "file"]),
+    "data.label": st.none() | TEXT,
+    "data.document_attention": st.booleans(),
+    "tokenizer.vocab_size": st.integers(256, 9999),
+    "method.name": st.sampled_from(sorted(METHODS)),
+    "method.schedule_options": st.dictionaries(st.sampled_from(["rate", "exponent"]), POSITIVE),
+    "method.law_options": st.dictionaries(st.sampled_from(["steps", "most"]), st.integers(1, 99)),
+    "method.options": st.dictionaries(
+        st.sampled_from(["steps", "gaps"]), st.none() | st.booleans() | st.integers() | POSITIVE
+    ),
+    "network.kind": st.none() | st.sampled_from(sorted(NETWORKS)),
+    "network.depth": st.integers(1, 99),
+    "network.dropout": st.floats(0, 0.99),
+    "network.qk_norm": st.booleans(),
+    "network.options": st.dictionaries(
+        st.sampled_from(["patch", "queries"]), st.integers(1, 9) | st.sampled_from(["mean", "x"])
+    ),
+    "training.learning_rate": POSITIVE,
+    "training.seconds": st.none() | POSITIVE,
+    "training.seed": st.integers(0, 2**64 - 1),
+    "sampling.temperature": st.floats(0.01, 9),
+    "sampling.top_k": st.none() | st.integers(1, 9),
+    "run.previews": st.integers(0, 9),
+}
+
+
+@st.composite
+def some_sections(draw):
+    """Some keys of a recipe, each with some value that it takes."""
+    sections: dict = {}
+    for key in draw(st.lists(st.sampled_from(sorted(VALUES)), unique=True)):
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = draw(VALUES[key])
+    return sections
+
+
+@given(sections=some_sections())
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+def test_any_recipe_is_the_same_after_it_was_written_and_read(sections):
+    recipe = Recipe.from_dict(copy.deepcopy(sections))
+    for key in flatten(sections):
+        if key in VALUES:
+            assert value(recipe, key) == flatten(sections)[key]
+    written = recipe.to_dict()
+    assert Recipe.from_dict(written) == recipe
+    assert Recipe.from_dict(written).to_dict() == written
+    assert Recipe.from_dict(yaml.safe_load(yaml.safe_dump(written))) == recipe
+    assert migrated(written, VERSION) == written
+    assert not differences(written, recipe.to_dict())
+
+
+@given(sections=some_sections())
+@settings(max_examples=6, deadline=None, derandomize=True, database=None)
+def test_any_recipe_is_the_same_from_flags_and_from_yaml(tmp_path_factory, sections):
+    found = every_way(sections, tmp_path_factory.mktemp("recipes"))
+    assert found["YAML"] == found["from_dict"]
+    if not any(isinstance(held, dict) for part in sections.values() for held in part.values()):
+        assert found["flags"] == found["from_dict"]
 
 
 # Training ----------------------------------------------------------------------------------------

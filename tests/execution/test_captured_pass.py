@@ -21,7 +21,7 @@ from partita.execution.program import Board, Sizes, _stretches
 from partita.execution.sampling import Answer
 from partita.methods import METHODS
 from partita.methods.asking import needs_host_sync
-from partita.networks import DecoderOptions, TransformerOptions
+from partita.networks import TransformerOptions
 from partita.parallel import World
 from partita.processes.corruption import make_law
 from partita.randomness import Noise
@@ -132,7 +132,7 @@ def test_losses_look_at_no_value(name, variant):
 
 @pytest.mark.parametrize("queries", ["logsumexp", "mean", "learned"])
 def test_partitions_of_all_queries_look_at_no_value(queries):
-    without_values(build("pgm", decoder=DecoderOptions(queries=queries)))
+    without_values(build("pgm", options={"queries": queries}))
 
 
 @pytest.mark.parametrize("law", ["continuous", "discrete", "subset", "unweighted", "clipped"])

@@ -17,7 +17,6 @@ from partita.methods import AR, MDLM, METHODS, PGM
 from partita.methods.asking import asks_everywhere
 from partita.networks import (
     CausalTransformer,
-    DecoderOptions,
     PartitionTransformer,
     Transformer,
     TransformerConfig,
@@ -91,7 +90,7 @@ def both_in_rows(network, tokens, groups, **options):
 @pytest.mark.parametrize("queries", ["positions", "logsumexp"])
 def test_packed_partitions_equal_masked_ones(queries):
     """In float32 by padding; in bfloat16 by the variable-length kernel, with its rounding."""
-    network = partition_network(decoder=DecoderOptions(queries=queries))
+    network = partition_network(options={"queries": queries})
     tokens, groups = partition()
     oracle = both_in_rows(network, tokens, groups, packed=False)
     exact = both_in_rows(network, tokens, groups)

@@ -18,7 +18,6 @@ from partita.execution.choice import sample
 from partita.execution.program import SIZES, Board
 from partita.execution.sampling import has_program
 from partita.methods import MDLM, METHODS
-from partita.networks import DecoderOptions
 from partita.networks.options import TransformerOptions
 from partita.samplers import guided
 from partita.samplers.guidance import Guided
@@ -49,11 +48,11 @@ def built(name, **options):
 
 WITHOUT = {
     "a guided model without one": lambda: guided(
-        built("pgm", classes=2, decoder=DecoderOptions(queries="mean")), 1.0
+        built("pgm", classes=2, options={"queries": "mean"}), 1.0
     ),
-    "queries that summarise": lambda: built("pgm", decoder=DecoderOptions(queries="mean")),
-    "levels in order": lambda: built("md4", levels_head="logistic"),
-    "patches": lambda: built("md4", kind="patches", grid=4, patch=1),
+    "queries that summarise": lambda: built("pgm", options={"queries": "mean"}),
+    "levels in order": lambda: built("md4", options={"levels_head": "logistic"}),
+    "patches": lambda: built("md4", kind="patches", grid=4, options={"patch": 1}),
     "its own parameterisation": lambda: Warm(build().network),
     "its own prediction": lambda: Asked(build().network),
 }

@@ -89,7 +89,7 @@ def test_maskgit_sizes(file, key):
         depth=depth,
         heads=heads,
         mlp_ratio=1.5 * 256 * -(-int(8 * width / 3) // 256) / width,
-        positions="learned",
+        options={"positions": "learned"},
         registers=1,
         head_bias=True,
         classes=1000,

@@ -95,7 +95,7 @@ def build(case: Case) -> PixelUNet:
         time=True,
         length=height * columns * channels,
         grid=columns * channels,
-        channels=channels,
+        options={"channels": channels},
         width=width,
         condition_width=width,
         depth=depth,

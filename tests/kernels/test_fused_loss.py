@@ -314,8 +314,8 @@ IMAGES = {"length": 16, "grid": 4, "classes": 0}
 @pytest.mark.parametrize(
     "options",
     [
-        {"levels_head": "logistic"},
-        IMAGES | {"kind": "patches", "patch": 2},
+        {"options": {"levels_head": "logistic"}},
+        IMAGES | {"kind": "patches", "options": {"patch": 2}},
         IMAGES | {"kind": "unet"},
     ],
 )

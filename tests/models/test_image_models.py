@@ -105,7 +105,7 @@ def test_rows_are_images_with_their_classes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["unet --network.heads 1", "patches --network.levels_head logistic"]
+    "kind", ["unet --network.heads 1", "patches --network.options.levels_head logistic"]
 )
 def test_networks_of_pixels(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)

@@ -396,7 +396,7 @@ def test_a_saved_model_is_the_same_model():
     assert again.provenance == model.provenance
     assert pgm_error(again, case, "mean") < 2e-5
     written = json.loads(pathlib.Path("model/config.json").read_text())
-    assert written["recipe"]["network"]["decoder"]["queries"] == "mean"
+    assert written["recipe"]["network"]["options"]["queries"] == "mean"
     assert main(["info", "again"]) == 0
 
 

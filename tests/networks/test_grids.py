@@ -18,12 +18,13 @@ from partita.networks.layers import Rotary
 from partita.randomness import Noise
 
 SIZES = {"length": 12, "width": 16, "depth": 2, "heads": 2}
+LEARNED = {"positions": "learned"}
 KINDS = [
     {"grid": 4},
     {"registers": 2},
     {"grid": 4, "registers": 2},
-    {"positions": "learned"},
-    {"positions": "learned", "registers": 1, "qk_norm_over": "width"},
+    {"options": LEARNED},
+    {"options": LEARNED, "registers": 1, "qk_norm_over": "width"},
     {"qk_scale": 1.0},
 ]
 every_kind = pytest.mark.parametrize("options", KINDS, ids=str)
@@ -110,7 +111,6 @@ REFUSED = [
     ({"grid": -1}, "network.grid"),
     ({"registers": -1}, "network.registers"),
     ({"grid": 4, "heads": 8}, "must be a multiple of 4 times heads 8 on a grid"),
-    ({"positions": "sines"}, "unknown name 'sines'"),
     ({"qk_norm_over": "depth"}, "unknown name 'depth'"),
     ({"qk_scale": 0.0}, "network.qk_scale: must be a positive"),
 ]
@@ -127,18 +127,26 @@ def test_sizes_that_do_not_fit(options, message):
     [
         (AR, {"grid": 4}),
         (AR, {"registers": 1}),
-        (AR, {"positions": "learned"}),
         (FlexMDM, {"grid": 4}),
-        (FlexMDM, {"positions": "learned"}),
         (EmbeddingDDPM, {"grid": 4}),
         (EmbeddingDDPM, {"registers": 1}),
-        (PGM, {"positions": "learned"}),
     ],
 )
 def test_networks_that_cannot_have_them(method, options):
     (name,) = options
     with pytest.raises(InputError, match=f"network.{name}: is .*, but"):
         method.build(TransformerOptions(**SIZES, **options), 8)
+
+
+@pytest.mark.parametrize("method", [AR, FlexMDM, PGM])
+def test_positions_are_learned_by_a_transformer_alone(method):
+    with pytest.raises(InputError, match=r"network.options.positions: \w+ has no such choice"):
+        method.build(TransformerOptions(**SIZES, options=LEARNED), 8)
+
+
+def test_a_way_to_tell_positions_that_there_is_not():
+    with pytest.raises(InputError, match=r"network.options.positions: unknown name 'sines'"):
+        MDLM.build(TransformerOptions(**SIZES, options={"positions": "sines"}), 8)
 
 
 def test_a_mask_says_nothing_of_registers():

@@ -16,7 +16,6 @@ from partita.contracts.layouts import DENSE, Layout, Queries, Segments
 from partita.errors import InputError
 from partita.methods import AR, MD4, MDLM, PGM, ComplementaryMDLM
 from partita.networks import (
-    DecoderOptions,
     PartitionTransformer,
     Transformer,
     TransformerConfig,
@@ -24,7 +23,7 @@ from partita.networks import (
     attention,
 )
 from partita.networks.attention import attend
-from partita.networks.options import PROCESSES, QUERIES, decoder_sizes
+from partita.networks.kind_options import PROCESSES, QUERIES, PartitionOptions
 from partita.processes.corruption import Corruption, Law
 from partita.randomness import Noise
 from partita.samplers import sample
@@ -54,7 +53,12 @@ def build(queries="positions", process="linear", width=None, classes=0, **option
         depth=3,
         heads=2,
         classes=classes,
-        decoder=DecoderOptions(depth=2, width=width, queries=queries, process=process),
+        options={
+            "decoder_depth": 2,
+            "decoder_width": width,
+            "queries": queries,
+            "process": process,
+        },
         **options,
     )
     network = PartitionTransformer(config)
@@ -444,8 +448,8 @@ def test_dropout_is_for_training_only():
 def test_a_partition_network_learns(queries, process):
     """Uniform at first; then a sequence is known from any of its tokens."""
     torch.manual_seed(0)
-    decoder = DecoderOptions(queries=queries, process=process)
-    options = TransformerOptions(length=6, width=16, depth=2, heads=2, decoder=decoder)
+    own = {"queries": queries, "process": process}
+    options = TransformerOptions(length=6, width=16, depth=2, heads=2, options=own)
     method = PGM.build(options, 8)
     tokens = torch.stack([torch.randperm(8)[:6] for _ in range(2)])
     optimiser, losses = torch.optim.Adam(method.parameters(), 1e-2), []
@@ -635,15 +639,16 @@ def predicted_flops(config, revealed, queried):
     the widths differ; queries made by an MLP take 8 D^2 instead of D^2.
     """
     n, q, w = sum(revealed), sum(queried), config.width
-    k, d, _ = decoder_sizes(config)
+    own = PartitionOptions.of(config)
+    k, d, _ = own.decoder(config)
     c = config.condition_width * len(revealed) if config.classes else 0
     crossing = 4 * d * pairs(queried, revealed)
     memory = 2 * n * 2 * w * d
     encoder = 2 * n * (4 * w * w + mlp_weights(w, config)) + 2 * 6 * c * w
     encoder += 4 * w * pairs(revealed, revealed)
-    aggregates = config.decoder.queries in ("mean", "logsumexp")
+    aggregates = own.queries in ("mean", "logsumexp")
     starts = q if aggregates else min(q, config.length)
-    swap = 2 * starts * d * d * (8 if config.decoder.process == "mlp" else 1)
+    swap = 2 * starts * d * d * (8 if own.process == "mlp" else 1)
     swap += 2 * q * w * d if aggregates and d != w else 0
     swap += memory + 2 * q * d * d + crossing
     decoder = 2 * q * (2 * d * d + mlp_weights(d, config)) + 2 * 6 * c * d + memory + crossing
@@ -716,10 +721,8 @@ def test_cost_of_a_sampling_run(steps):
 # Refusals ----------------------------------------------------------------------------------------
 
 
-def options(**decoder):
-    return TransformerOptions(
-        length=LENGTH, width=WIDTH, depth=2, heads=2, decoder=DecoderOptions(**decoder)
-    )
+def options(**own):
+    return TransformerOptions(length=LENGTH, width=WIDTH, depth=2, heads=2, options=own)
 
 
 @pytest.mark.parametrize("kind", [MDLM, MD4, ComplementaryMDLM])
@@ -733,11 +736,18 @@ def test_a_method_with_masks_takes_no_partition_network(kind):
 
 @pytest.mark.parametrize("kind", [MDLM, MD4, AR, ComplementaryMDLM])
 @pytest.mark.parametrize(
-    "decoder", [{"depth": 1}, {"width": 8}, {"heads": 1}, {"queries": "mean"}, {"process": "mlp"}]
+    "decoder",
+    [
+        {"decoder_depth": 1},
+        {"decoder_width": 8},
+        {"decoder_heads": 1},
+        {"queries": "mean"},
+        {"process": "mlp"},
+    ],
 )
 def test_a_network_without_a_decoder_takes_no_options_for_one(kind, decoder):
     (name,) = decoder
-    with pytest.raises(InputError, match=f"network\\.decoder\\.{name}: .* only a partition"):
+    with pytest.raises(InputError, match=f"network\\.options\\.{name}: .* has no such choice"):
         kind.build(options(**decoder), 5)
     PGM.build(options(**decoder), 5)
 
@@ -745,17 +755,26 @@ def test_a_network_without_a_decoder_takes_no_options_for_one(kind, decoder):
 @pytest.mark.parametrize(
     ("decoder", "message"),
     [
-        ({"depth": 2}, r"network\.decoder\.depth: 2 of 2 blocks leave none for the encoder"),
-        ({"depth": 7}, r"network\.decoder\.depth: 7 of 2 blocks leave none for the encoder"),
-        ({"depth": -1}, r"network\.decoder\.depth"),
-        ({"width": 7}, r"network\.decoder\.width: .* even multiple"),
-        ({"width": 18}, r"network\.decoder\.width: .* even multiple"),
-        ({"width": 0}, r"network\.decoder\.width"),
-        ({"heads": 3}, r"network\.decoder\.heads: .* even multiple"),
-        ({"heads": 16}, r"network\.decoder\.heads: .* even multiple"),
-        ({"width": 10, "heads": 2}, r"network\.decoder\.heads: .* even multiple"),
-        ({"queries": "median"}, r"network\.decoder\.queries: unknown name 'median'"),
-        ({"process": "mlp4"}, r"network\.decoder\.process: unknown name 'mlp4'"),
+        (
+            {"decoder_depth": 2},
+            r"network\.options\.decoder_depth: 2 of 2 blocks leave none for the encoder",
+        ),
+        (
+            {"decoder_depth": 7},
+            r"network\.options\.decoder_depth: 7 of 2 blocks leave none for the encoder",
+        ),
+        ({"decoder_depth": -1}, r"network\.options\.decoder_depth"),
+        ({"decoder_width": 7}, r"network\.options\.decoder_width: .* even multiple"),
+        ({"decoder_width": 18}, r"network\.options\.decoder_width: .* even multiple"),
+        ({"decoder_width": 0}, r"network\.options\.decoder_width"),
+        ({"decoder_heads": 3}, r"network\.options\.decoder_heads: .* even multiple"),
+        ({"decoder_heads": 16}, r"network\.options\.decoder_heads: .* even multiple"),
+        (
+            {"decoder_width": 10, "decoder_heads": 2},
+            r"network\.options\.decoder_heads: .* even multiple",
+        ),
+        ({"queries": "median"}, r"network\.options\.queries: unknown name 'median'"),
+        ({"process": "mlp4"}, r"network\.options\.process: unknown name 'mlp4'"),
     ],
 )
 def test_bad_decoders_name_the_option(decoder, message):

@@ -18,7 +18,7 @@ from partita.errors import InputError
 from partita.likelihood.bounds import nelbo
 from partita.methods import MD4, MaskGIT
 from partita.models.text_model import TextModel
-from partita.networks import KINDS, TransformerConfig, TransformerOptions
+from partita.networks import NETWORKS, TransformerConfig, TransformerOptions
 from partita.networks.kinds import make_network
 from partita.networks.pixels import ImageShape
 from partita.randomness import Noise
@@ -28,16 +28,17 @@ from partita.training.throughput import flops_per_token
 LEVELS, MASK = 5, 5
 IMAGE = ImageShape(height=4, width=6, channels=3)
 LENGTH = math.prod(IMAGE)
-SIZES = {"length": LENGTH, "grid": 18, "channels": 3, "width": 16, "depth": 2, "heads": 2}
+COLORED = {"channels": 3}
+SIZES = {"length": LENGTH, "grid": 18, "width": 16, "depth": 2, "heads": 2}
 every_kind = pytest.mark.parametrize("kind", ["unet", "patches"])
 every_head = pytest.mark.parametrize("head", ["categorical", "logistic"])
 
 
-def build(kind, head="categorical", **options):
+def build(kind, head="categorical", own=COLORED, **options):
     """A network in which no parameter is zero."""
     config = TransformerConfig(
         kind=kind,
-        levels_head=head,
+        options={"levels_head": head, **own},
         vocab_size=LEVELS + 1,
         output_size=LEVELS,
         time=True,
@@ -108,7 +109,7 @@ def test_values_under_masks_do_not_leak(kind):
 
 @pytest.mark.parametrize("patch", [1, 2])
 def test_patches_hold_the_pixels_that_lie_together(patch):
-    network = build("patches", patch=patch, width=8, heads=2)
+    network = build("patches", own=COLORED | {"patch": patch}, width=8, heads=2)
     tokens = torch.arange(LENGTH)[None]
     patches = network._cut(tokens.view(1, *IMAGE))
     assert patches.shape == (1, 24 // patch**2, 3 * patch**2)
@@ -116,7 +117,7 @@ def test_patches_hold_the_pixels_that_lie_together(patch):
     assert torch.equal(patches[0, -1], pixel[-patch:, -patch:].flatten())
     if patch == 2:  # the second patch of the first row
         assert torch.equal(patches[0, 1], pixel[:2, 2:4].flatten())
-    size = network.config.head_size
+    size = network.head_size
     numbers = patches[..., None].expand(-1, -1, -1, size).flatten(2)
     assert torch.equal(network._joined(numbers)[..., 0], tokens)
 
@@ -138,7 +139,7 @@ def test_gradients_reach_every_parameter(kind, head):
 @every_head
 def test_untrained_networks_know_nothing(kind, head):
     """The categorical head is uniform at first; the logistics share out the range."""
-    options = TransformerOptions(kind=kind, levels_head=head, **SIZES)
+    options = TransformerOptions(kind=kind, options={"levels_head": head, **COLORED}, **SIZES)
     method = MethodOptions(name="md4").build(options, LEVELS)
     tokens = images() % LEVELS
     answer = method.predict(tokens, tokens > 9, *torch.zeros(2, 1).long(), torch.ones(2))
@@ -148,25 +149,42 @@ def test_untrained_networks_know_nothing(kind, head):
 
 # What is refused ---------------------------------------------------------------------------------
 
+LOGISTIC = {"levels_head": "logistic"}
 WRONG = [
     ("md4", {"kind": "u-net"}, r"network\.kind: unknown name 'u-net'; did you mean 'unet'\?"),
     ("md4", {"kind": "unet"}, r"network\.grid: is 0, but an image has columns"),
-    ("md4", {"kind": "unet", "grid": 8, "channels": 3}, r"no row of pixels with 3 channels each"),
-    ("md4", {"kind": "patches", "grid": 8, "patch": 3}, r"network\.patch: 8 x 8 pixels are no"),
-    ("md4", {"kind": "unet", "grid": 8, "patch": 4}, r"network\.patch: is 4, but a unet reads"),
+    (
+        "md4",
+        {"kind": "unet", "grid": 8, "options": COLORED},
+        r"no row of pixels with 3 channels each",
+    ),
+    (
+        "md4",
+        {"kind": "patches", "grid": 8, "options": {"patch": 3}},
+        r"options\.patch: 8 x 8 pixels are no",
+    ),
+    (
+        "md4",
+        {"kind": "unet", "grid": 8, "options": {"patch": 4}},
+        r"options\.patch: unet has no such",
+    ),
     ("md4", {"kind": "unet", "grid": 8, "registers": 1}, r"network\.registers: is 1, but"),
-    ("md4", {"kind": "patches", "grid": 8, "positions": "learned"}, r"reads places in two"),
+    ("md4", {"kind": "patches", "grid": 8, "options": {"positions": ""}}, r"patches has no such"),
     ("md4", {"kind": "unet", "grid": 8, "condition_width": 7}, r"must be even"),
-    ("md4", {"channels": 3}, r"network\.channels: is 3, but a transformer of tokens"),
-    ("md4", {"levels_head": "normal"}, r"network\.levels_head: unknown name 'normal'"),
-    ("md4", {"logistics": 0}, r"network\.logistics: must be at least 1"),
-    ("mdlm", {"levels_head": "logistic"}, r"predicts ids that are no levels in order"),
-    ("ar", {"levels_head": "logistic"}, r"predicts ids that are no levels in order"),
-    ("sedd", {"levels_head": "logistic"}, r"network\.levels_head: is 'logistic', but sedd"),
-    ("pgm", {"kind": "unet", "grid": 8}, r"network\.kind: is 'unet', but .* PartitionTransformer"),
-    ("ar", {"kind": "patches"}, r"network\.kind: is 'patches', but .* CausalTransformer"),
-    ("flexmdm", {"kind": "unet"}, r"network\.kind: is 'unet', but .* FlexibleTransformer"),
-    ("ddpm", {"kind": "unet"}, r"network\.kind: is 'unet', but .* VectorTransformer"),
+    ("md4", {"options": COLORED}, r"options\.channels: transformer has no such choice"),
+    ("md4", {"options": {"levels_head": "normal"}}, r"options\.levels_head: unknown name 'normal'"),
+    ("md4", {"options": {"logistics": 0}}, r"options\.logistics: must be at least 1"),
+    ("mdlm", {"options": LOGISTIC}, r"predicts ids that are no levels in order"),
+    ("ar", {"options": LOGISTIC}, r"levels_head: causal has no such choice"),
+    ("sedd", {"options": LOGISTIC}, r"options\.levels_head: is 'logistic', but sedd"),
+    (
+        "pgm",
+        {"kind": "unet", "grid": 8},
+        r"network\.kind: 'unet' reads tokens, but .* fit: partition",
+    ),
+    ("ar", {"kind": "patches"}, r"network\.kind: 'patches' reads tokens, .* fit: causal"),
+    ("flexmdm", {"kind": "unet"}, r"network\.kind: 'unet' reads tokens, but .* fit: flexible"),
+    ("ddpm", {"kind": "unet"}, r"network\.kind: 'unet' reads tokens, but .* fit: vectors"),
 ]
 
 
@@ -195,8 +213,10 @@ USERS = ["md4", "mdlm", "maskgit", "mdlm-complementary", "genmd4", "d3pm", "sedd
 @every_kind
 @pytest.mark.parametrize("name", USERS)
 def test_methods_that_read_noisy_tokens_take_every_kind(name, kind):
-    method = MethodOptions(name=name).build(TransformerOptions(kind=kind, **SIZES), LEVELS)
-    assert isinstance(method.network, KINDS[kind])
+    method = MethodOptions(name=name).build(
+        TransformerOptions(kind=kind, options=COLORED, **SIZES), LEVELS
+    )
+    assert isinstance(method.network, NETWORKS[kind].network)
     loss = method.loss(images(count=4) % LEVELS, Noise.for_batch(0, 4), 0)
     assert torch.isfinite(loss.objective)
 
@@ -205,18 +225,19 @@ def test_old_recipes_are_as_they_were():
     """What a recipe written before there were kinds does not say, it means as it was."""
     now = Recipe().to_dict()
     old = Recipe().to_dict()
-    for name in ("kind", "channels", "patch", "levels_head", "logistics"):
+    for name in ("kind", "options"):
         del old["network"][name]
     assert Recipe.from_dict(old).to_dict() == now
     assert not differences(old, now)
     now["network"]["kind"] = "unet"
-    assert differences(old, now) == ['network.kind: "transformer" -> "unet"']
+    assert differences(old, now) == ['network.kind: null -> "unet"']
 
 
 @every_kind
 @every_head
 def test_saved_models_come_back(tmp_path, kind, head):
-    sections = {"method": {"name": "md4"}, "network": {"kind": kind, "levels_head": head, **SIZES}}
+    own = {"levels_head": head, **COLORED}
+    sections = {"method": {"name": "md4"}, "network": {"kind": kind, "options": own, **SIZES}}
     recipe, tokenizer = Recipe.from_dict(sections), CharacterTokenizer("abcde")
     method = recipe.method.build(recipe.network, LEVELS).eval()
     for parameter in method.parameters():
@@ -233,7 +254,10 @@ def test_saved_models_come_back(tmp_path, kind, head):
 
 def test_work_is_counted_by_place():
     """A patch of 4 pixels with 3 channels shares one vector among 12 tokens."""
-    options = {kind: TransformerOptions(kind=kind, **SIZES) for kind in ("unet", "patches")}
+    options = {
+        kind: TransformerOptions(kind=kind, options=COLORED, **SIZES)
+        for kind in ("unet", "patches")
+    }
     methods = {kind: MethodOptions(name="md4").build(x, LEVELS) for kind, x in options.items()}
     work = {kind: flops_per_token(methods[kind], options[kind].length) for kind in options}
     blocks = sum(p.numel() for p in methods["patches"].parameters() if p.ndim == 2)
@@ -280,7 +304,13 @@ def learned(train, steps, network, **training):
 
 def test_md4_learns_digits_by_convolutions(split):
     """In bits per dimension, below what is known of a place without the others."""
-    network = {"kind": "unet", "levels_head": "logistic", "width": 32, "depth": 1, "heads": 1}
+    network = {
+        "kind": "unet",
+        "options": {"levels_head": "logistic"},
+        "width": 32,
+        "depth": 1,
+        "heads": 1,
+    }
     model = learned(split[0], 170, network, learning_rate=6e-3)
     bound = nelbo(model, split[1], replicates=8, batch_size=197)
     assert bound.bits + 2 * bound.bits_error < unigram_bits(*split, everywhere=False)
@@ -296,7 +326,7 @@ def test_md4_learns_digits_by_patches(split):
 
 def test_samples_are_images(split):
     """Every sampler of the masked family takes these networks, as it takes any."""
-    method = MaskGIT(build("unet", length=64, grid=8, channels=1))
+    method = MaskGIT(build("unet", own={}, length=64, grid=8))
     assert split[0].shape[1] == method.length
     for sampler in ("ancestral", "confidence", "halton"):
         drawn = partita.sample(method, 2, sampler=sampler, steps=4, label=1)

@@ -6,7 +6,6 @@ import torch
 
 from partita.execution.choice import sample
 from partita.methods import METHODS
-from partita.networks import DecoderOptions
 from partita.networks.options import TransformerOptions
 
 ROWS, LENGTH, VOCAB, CLASSES = 4, 12, 7, 3
@@ -14,14 +13,14 @@ RICH = {"registers": 2, "grid": 4, "classes": CLASSES}
 MODELS = {
     "mdlm": ("mdlm", {}),
     "mdlm with registers": ("mdlm", RICH),
-    "mdlm with learned positions": ("mdlm", {"positions": "learned"}),
+    "mdlm with learned positions": ("mdlm", {"options": {"positions": "learned"}}),
     "md4": ("md4", {}),
     "md4 with classes": ("md4", {"classes": CLASSES}),
     "maskgit": ("maskgit", {"grid": 4}),
     "mdlm-complementary": ("mdlm-complementary", {}),
     "pgm": ("pgm", {}),
     "pgm with registers": ("pgm", RICH),
-    "pgm with learned queries": ("pgm", {"decoder": DecoderOptions(queries="learned")}),
+    "pgm with learned queries": ("pgm", {"options": {"queries": "learned"}}),
 }
 
 

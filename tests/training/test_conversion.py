@@ -83,7 +83,7 @@ def test_a_decoder_s_blocks_compute_what_the_blocks_did():
 
 def test_decoders_of_another_width_are_new():
     words = ["train", "text.txt", "--from", "mdlm", "--method.name", "pgm", "--out", "narrow"]
-    narrow = ["--network.decoder.width", "16", "--network.decoder.depth", "1"]
+    narrow = ["--network.options.decoder_width", "16", "--network.options.decoder_depth", "1"]
     assert main([*words, *narrow, "--training.steps", "1", "--run.previews", "0"]) == 0
     assert len(partita.load("narrow").method.network.encoder) == 3
 

@@ -16,9 +16,10 @@ from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.terminal import Terminal, print_json, telling
 from partita.devices import choose_device
 from partita.errors import leaves, naming, require, require_int
-from partita.execution.sampling import SUMMARIES
 from partita.files.atomic import check_file, parents_made, write_whole
-from partita.networks.options import TransformerOptions, decoder_sizes
+from partita.networks.kind_options import KindOptions
+from partita.networks.kinds import options_for
+from partita.networks.options import TransformerOptions
 from partita.plotting import require_plots
 from partita.provenance import environment
 from partita.studies.contestants import sampling_contestants, training_contestants
@@ -97,12 +98,17 @@ class Options:
         require(self.picture is None or grows, "--picture", problem, "add the subject growth")
         if self.threads is not None:
             require_int(self.threads, "--threads")
-        decoder_sizes(self.network)
+        self.partition.check(self.network)
         for flag, file, kind in (("--out", self.out, None), ("--picture", self.picture, ".png")):
             if file is not None:
                 check_file(Path(file), flag, kind)
         if self.picture is not None:
             require_plots("--picture")
+
+    @property
+    def partition(self) -> KindOptions:
+        """What PGM's network has to choose besides; MDLM's leaves out what it does not have."""
+        return options_for(self.network, "groups")
 
 
 def options(words: Sequence[str]) -> Options:
@@ -195,8 +201,7 @@ def _measured(
 ) -> Iterator[tuple[str, list[Speed]]]:
     """The tables of one subject, each when it is there."""
     network, rows = chosen.network, chosen.batch_size
-    # Queries that summarise a whole group have no program of fixed shape.
-    slow = device.type == "cpu" or network.decoder.queries in SUMMARIES
+    slow = device.type == "cpu" or chosen.partition.summarises
     usual = ["plain"] if slow else [*SPEEDS]
     speeds = tuple(chosen.speeds or usual)
     race_options: dict[str, Any] = {

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from jsonargparse import ArgumentParser
 
 from partita.commands import program
+from partita.commands.declared import Parser
 from partita.commands.display import Display, remembering
 from partita.commands.interruptions import announce
 from partita.commands.parsing import MODEL, make_parser, parse
@@ -77,13 +77,13 @@ def _first_steps(teacher: Recipe) -> int:
     return known or DistillationOptions().steps
 
 
-def _parser(data: DataOptions, steps: int, precision: str) -> ArgumentParser:
+def _parser(data: DataOptions, steps: int, precision: str) -> Parser:
     parser = make_parser("distill", DESCRIPTION, EXAMPLES, recipe=True)
-    parser.add_argument("corpus", nargs="?", type=str, help="the text: short for --data.path")
-    parser.add_argument("--teacher", type=str, required=True, help=f"the teacher: {MODEL}")
+    parser.add("corpus", nargs="?", type=str, help="the text: short for --data.path")
+    parser.add("--teacher", type=str, required=True, help=f"the teacher: {MODEL}")
     help_text = "how often the number of steps is divided by distillation.substeps"
-    parser.add_argument("--rounds", type=int, default=1, help=help_text)
-    parser.add_argument("--out", type=str, help="folder of the rounds (default: runs/TEACHER-sdtt)")
+    parser.add("--rounds", type=int, default=1, help=help_text)
+    parser.add("--out", type=str, help="folder of the rounds (default: runs/TEACHER-sdtt)")
     for name, default in {"data": data, "training": TRAINING, **_REST}.items():
         skip = _FILLED_IN.get(name, set())
         parser.add_class_arguments(type(default), name, skip=set(skip))

@@ -24,7 +24,7 @@ from partita.models.published.importing import blaming, import_model, look_into
 from partita.models.published.planning import CONDITIONINGS, ImportOptions
 from partita.models.published.selection import WEIGHTS
 from partita.models.text_model import TextModel
-from partita.networks.options import QUERIES
+from partita.networks.kind_options import QUERIES
 
 GPT2 = "openai-community/gpt2"
 _HOSTED = re.compile(r"hf:([\w.-]+/[\w.-]+)/([^@]+)(?:@(.+))?")

@@ -7,8 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
-
+from partita.commands.declared import Parser
 from partita.commands.drawing import PARTS, fill_in, report
 from partita.commands.parsing import (
     MODEL,
@@ -71,7 +70,7 @@ def options(words: Sequence[str]) -> Options:
     return parse(parser, words, Options)
 
 
-def _parser(model: str) -> ArgumentParser:
+def _parser(model: str) -> Parser:
     parser = make_parser(
         "infill",
         "Fill in the blanks of a text. What stands around them is never changed (but where words\n"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from docstring_parser import parse_from_object
 from rich.table import Table
 
 from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.terminal import Terminal, heading, print_json
 from partita.config.method import own_options, parameters_of
 from partita.methods import METHODS
+from partita.networks.kind_options import KindOptions
+from partita.networks.kinds import NETWORKS
 from partita.optim.optimizers import OPTIMIZERS
 from partita.processes.corruption import LAWS
+from partita.registry import FROM_ELSEWHERE, Option, options_of
 from partita.samplers import SAMPLERS
 from partita.samplers.front import fitting_samplers
 from partita.schedules import SCHEDULES
@@ -37,8 +41,9 @@ def options(words: Sequence[str]) -> Options:
     """What the words ask for."""
     parser = make_parser(
         "methods",
-        "List every method with its paper, the equation of its loss, the samplers that fit it and\n"
-        "its own options; then samplers, schedules, laws and optimizers, a line for each.",
+        "List every method with its paper, the equation of its loss, the samplers and networks\n"
+        "that fit it and what it can be given; then samplers, networks, schedules, laws and\n"
+        "optimizers, a line for each.",
         ["partita methods", "partita methods d3pm", "partita methods --json"],
     )
     add_options(parser, Options, name="?one method alone")
@@ -67,22 +72,33 @@ def gather() -> dict[str, dict[str, Any]]:
     """Every name with what it says of itself."""
     return {
         "methods": {name: facts_of(name) for name in METHODS},
-        "samplers": _lines((name, SAMPLERS[name].run) for name in SAMPLERS),
-        "schedules": _lines((name, SCHEDULES[name]) for name in SCHEDULES),
-        "laws": _lines((name, LAWS[name]) for name in LAWS),
-        "optimizers": _lines((name, OPTIMIZERS[name]) for name in OPTIMIZERS),
+        "samplers": {
+            name: _line(SAMPLERS[name].run, options_of(SAMPLERS[name].run, keywords=True))
+            for name in SAMPLERS
+        },
+        "networks": {
+            name: _line(NETWORKS[name].network, options_of(NETWORKS[name].options))
+            for name in NETWORKS
+        },
+        "schedules": {
+            name: _line(SCHEDULES[name], options_of(SCHEDULES[name], FROM_ELSEWHERE))
+            for name in SCHEDULES
+        },
+        "laws": {name: _line(LAWS[name], options_of(LAWS[name], FROM_ELSEWHERE)) for name in LAWS},
+        "optimizers": {name: _line(OPTIMIZERS[name]) for name in OPTIMIZERS},
     }
 
 
 def facts_of(name: str) -> dict[str, Any]:
     """What there is to know of a method before one chooses it."""
-    method = METHODS[name]
+    method: Any = METHODS[name]
     about = getattr(method, "about", None)  # somebody's own method may say nothing
     return {
         "summary": _line(method),
         **(asdict(about) if about else {}),
         "choices": dict(about.choices) if about else _undescribed(name),
-        "samplers": fitting_samplers(method.family),  # type: ignore[attr-defined]
+        "samplers": fitting_samplers(method.family),
+        "networks": {kind: _choices(kind) for kind in NETWORKS.that_read(method.reads)},
         "file": _file(method),
     }
 
@@ -90,8 +106,25 @@ def facts_of(name: str) -> dict[str, Any]:
 def _undescribed(name: str) -> dict[str, str]:
     """The choices of a method that says nothing of itself."""
     own = own_options(name)
-    keys = {key: f"options.{key}" if key in own else key for key in parameters_of(name)}
-    return {key: f"{parameters_of(name)[option]}" for option, key in keys.items()}
+    known = parameters_of(name)
+    return {
+        f"options.{key}" if key in own else key: f"{option.default}"
+        for key, option in known.items()
+    }
+
+
+def _choices(kind: str) -> dict[str, str]:
+    """What a kind of network can be given in `network.options`, each in words."""
+    options = NETWORKS[kind].options
+    owners = [each for each in reversed(options.__mro__) if issubclass(each, KindOptions)]
+    said = {
+        parameter.arg_name: " ".join((parameter.description or "").split())
+        for owner in owners
+        for parameter in parse_from_object(owner).params
+    }
+    return {
+        name: said.get(name) or f"{option.default}" for name, option in options_of(options).items()
+    }
 
 
 def _file(method: type) -> str:
@@ -113,12 +146,16 @@ def described(name: str, facts: dict[str, Any]) -> Table:
             table.add_row(f"  {row}", ", ".join(value) if isinstance(value, list) else value)
     for key, text in facts["choices"].items():
         table.add_row(f"  method.{key}", text)
+    kinds = facts["networks"]
+    table.add_row("  network.kind", ", ".join(kinds))
+    for key, text in {key: text for kind in kinds.values() for key, text in kind.items()}.items():
+        having = [name for name, kind in kinds.items() if key in kind]
+        of = f"of {' and '.join(having)}: " if having != [*kinds] else ""
+        table.add_row(f"  network.options.{key}", of + text)
     return table
 
 
-def _lines(entries: Iterable[tuple[str, object]]) -> dict[str, str]:
-    return {name: _line(entry) for name, entry in entries}
-
-
-def _line(entry: object) -> str:
-    return (inspect.getdoc(entry) or "").split("\n")[0]
+def _line(entry: object, options: Mapping[str, Option] | None = None) -> str:
+    """Its first sentence, and what it can be given."""
+    takes = f" Takes {', '.join(options)}." if options else ""
+    return (inspect.getdoc(entry) or "").split("\n")[0] + takes

@@ -43,7 +43,7 @@ def options(words: Sequence[str]) -> Options:
             "partita prepare digits --tokenizer.name pixels",
         ],
     )
-    parser.add_argument(
+    parser.add(
         "corpus",
         nargs="?",
         type=str,

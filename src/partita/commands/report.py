@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,7 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     with naming(flags_of(Options, "model", "file")):
         model = load(chosen.model, device=chosen.device)
-    method = model.method
-    if isinstance(method, GenMD4):
-        facts, shown = _schedules(model, method, chosen), SCHEDULES
-    elif isinstance(method, SEDD):
-        facts, shown = _consistency(model, method, chosen), CONSISTENCY
-    else:
-        name = model.recipe.method.name
-        raise InputError("model", f"{name} has nothing to report", "genmd4 and sedd have")
+    facts, shown = _report(model.method, model, chosen)
     if chosen.json:
         print_json(facts)
     console = Terminal(stderr=chosen.json or not can_plot())
@@ -93,7 +87,19 @@ def run(words: Sequence[str]) -> None:
         console.print(f"Wrote {chosen.out or shown}", soft_wrap=True)
 
 
-def _schedules(model: TextModel, method: GenMD4, chosen: Options) -> dict[str, Any]:
+@singledispatch
+def _report(
+    method: object,  # noqa: ARG001 - it is what the report is chosen by
+    model: TextModel,
+    chosen: Options,  # noqa: ARG001
+) -> tuple[dict[str, Any], str]:
+    """What a method shows of itself, and where its picture goes unless somebody says where."""
+    name = model.recipe.method.name
+    raise InputError("model", f"{name} has nothing to report", "genmd4 and sedd have")
+
+
+@_report.register(GenMD4)
+def _schedules(method: GenMD4, model: TextModel, chosen: Options) -> tuple[dict[str, Any], str]:
     """The exponents at both ends, in a table; alpha(t) of some of them in a picture."""
     among = None if chosen.file is None else set(_tokens(model, chosen)[0].flatten().tolist())
     found = extremes(method, model.tokenizer, chosen.count, among)
@@ -104,7 +110,7 @@ def _schedules(model: TextModel, method: GenMD4, chosen: Options) -> dict[str, A
     if can_plot():
         few = min(chosen.count, 5)
         draw_schedules(method, model.tokenizer, chosen.out or SCHEDULES, few, among)
-    return asdict(found)
+    return asdict(found), SCHEDULES
 
 
 def _tokens(model: TextModel, chosen: Options) -> tuple[Tensor, Tensor]:
@@ -120,7 +126,8 @@ def _tokens(model: TextModel, chosen: Options) -> tuple[Tensor, Tensor]:
     return tokens, real
 
 
-def _consistency(model: TextModel, method: SEDD, chosen: Options) -> dict[str, Any]:
+@_report.register(SEDD)
+def _consistency(method: SEDD, model: TextModel, chosen: Options) -> tuple[dict[str, Any], str]:
     """Sums of scores against alpha / (1 - alpha), at every time."""
     problem = "its noise is uniform: there are no masks whose scores have a known sum"
     require(method.graph.mask_id is not None, "model", problem, "sedd's is absorbing")
@@ -135,4 +142,4 @@ def _consistency(model: TextModel, method: SEDD, chosen: Options) -> dict[str, A
         path = Path(chosen.out or CONSISTENCY)
         with parents_made(path):
             plot_consistency(rows, path)
-    return {"consistency": [asdict(row) for row in rows]}
+    return {"consistency": [asdict(row) for row in rows]}, CONSISTENCY

@@ -7,8 +7,8 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
-from jsonargparse import ArgumentParser
 
+from partita.commands.declared import Parser
 from partita.commands.display import Display, remembering
 from partita.commands.interruptions import announce
 from partita.commands.parsing import make_parser, parse
@@ -86,12 +86,12 @@ def options(words: Sequence[str]) -> tuple[Recipe, Path]:
     return recipe, default_folder(recipe) if chosen.out is None else Path(chosen.out)
 
 
-def _parser(base: Recipe | None = None, sections: Sequence[str] = ()) -> ArgumentParser:
+def _parser(base: Recipe | None = None, sections: Sequence[str] = ()) -> Parser:
     """The parser of a recipe, some sections of which are as those of another unless given."""
     parser = make_parser("train", DESCRIPTION, EXAMPLES, recipe=True)
-    parser.add_argument("corpus", nargs="?", type=str, help="the text: short for --data.path")
-    parser.add_argument("--out", type=str, help="the run's folder (default: runs/NAME-METHOD)")
-    parser.add_argument(
+    parser.add("corpus", nargs="?", type=str, help="the text: short for --data.path")
+    parser.add("--out", type=str, help="the run's folder (default: runs/NAME-METHOD)")
+    parser.add(
         "--from",
         dest="from_",
         metavar="MODEL",

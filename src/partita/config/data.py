@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from partita.config.renamed import renamed_keys
+from partita.config.renames import renamed_keys
 from partita.data.batches import ROWS, Padded, Rows
 from partita.data.documents import SEPARATORS, Corpus
 from partita.data.image_sets import ImageSet, Whole, is_image_tokenizer

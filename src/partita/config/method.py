@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import operator
 from dataclasses import dataclass, field, fields
-from types import NoneType
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from torch import nn
 
-from partita.errors import InputError, described, fits, naming, require
+from partita.errors import InputError, naming, require
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import LAWS
-
-_PLAIN: dict[str, Any] = {
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": bool,
-    "None": NoneType,
-    "dict[str, float]": dict[str, float],
-    "dict[str, int]": dict[str, int],
-}
+from partita.registry import Option, checked_options, options_of
 
 
 @dataclass(frozen=True)
@@ -81,17 +68,11 @@ class MethodOptions:
         known, own = parameters_of(self.name), own_options(self.name)
         keys = [key.name for key in fields(self) if key.name not in ("name", "options")]
         given = {key: getattr(self, key) for key in keys if getattr(self, key)}
-        problem, takes = f"{self.name} has no such choice", f"it takes: {', '.join(own) or 'none'}"
         for key in given:
+            problem = f"{self.name} has no such choice"
             require(key in known, f"method.{key}", problem, "leave it out")
-        kinds = _kinds(self.name)
         options = {key: _loaded(value) for key, value in self.options.items()}
-        for key, value in options.items():
-            require(key in own, f"method.options.{key}", problem, takes)
-            if key in kinds:
-                wrong = f"must be {described(kinds[key])}, got {value!r}"
-                require(fits(value, kinds[key]), f"method.options.{key}", wrong)
-        return given | options
+        return given | checked_options("method.options", self.name, own, options)
 
     def _names(self) -> dict[str, str]:
         """The method's arguments as keys of the recipe."""
@@ -117,28 +98,12 @@ def _loaded(value: object) -> object:
     }
 
 
-def _kinds(name: str) -> dict[str, Any]:
-    """The types of a method's choices, as far as they are plain.
-
-    Annotations are text, which is looked up and never evaluated: recipes come from strangers too.
-    """
-    parameters = inspect.signature(METHODS[name].build).parameters.values()  # type: ignore[attr-defined]
-    found = {}
-    for parameter in parameters:
-        parts = str(parameter.annotation).split(" | ")
-        if all(part in _PLAIN for part in parts):
-            kinds = [_PLAIN[part] for part in parts]
-            found[parameter.name] = functools.reduce(operator.or_, kinds)
-    return found
+def parameters_of(name: str) -> dict[str, Option]:
+    """The choices that a method leaves open: the keywords of its `build`."""
+    return options_of(METHODS[name].build, keywords=True)  # type: ignore[attr-defined]
 
 
-def parameters_of(name: str) -> dict[str, Any]:
-    """The choices that a method leaves open, with their defaults: the keywords of its `build`."""
-    parameters = inspect.signature(METHODS[name].build).parameters.values()  # type: ignore[attr-defined]
-    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def own_options(name: str) -> dict[str, Any]:
+def own_options(name: str) -> dict[str, Option]:
     """Those that have no key of their own: what a method takes in `method.options`."""
     keys = {key.name for key in fields(MethodOptions)}
     return {key: value for key, value in parameters_of(name).items() if key not in keys}

@@ -5,8 +5,10 @@ A file that holds a recipe says in which version's keys: `config.json` of models
 on, one after the other. Recipes from Python never pass through here: `Recipe.from_dict` knows the
 keys and the defaults of today alone.
 
-A key that is renamed, moved or written in another way gets a step at the end of `STEPS`. A new key
-needs one only if its default is not what was done before there was the key.
+A key that is renamed or moved gets a line in `renames.py`, from where flags and dictionaries know
+its new name too, and a step at the end of `STEPS` that applies the lines of one version. So does a
+key that is written in another way. A new key needs a step only if its default is not what was done
+before there was the key.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita.config.renamed import in_new_keys
+from partita.config.renames import with_todays_names
 from partita.errors import InputError, require
 
 KEY = "recipe_version"
@@ -45,9 +47,20 @@ def _attention_without_a_scale(recipe: Sections) -> Sections:
     return {**recipe, "network": {"qk_scale": 1.0, **network}}
 
 
+def _names_of_version_3(recipe: Sections) -> Sections:
+    """What belongs to one kind of network lay beside what all kinds have, and a `transformer` was
+    whichever kind the method has for itself."""
+    network = recipe.get("network")
+    if isinstance(network, Mapping):
+        unused = set() if network.get("levels_head") == "logistic" else {"logistics"}
+        unused |= {"kind"} if network.get("kind") == "transformer" else set()
+        recipe = {**recipe, "network": {k: v for k, v in network.items() if k not in unused}}
+    return with_todays_names(recipe)
+
+
 STEPS: Mapping[int, Step] = {
     1: Step(_attention_without_a_scale, complete=True),
-    2: Step(in_new_keys),
+    2: Step(_names_of_version_3),
 }
 """The step from each version to the next. A version has one step."""
 

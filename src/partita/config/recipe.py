@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from partita.config.data import DataOptions, TokenizerOptions
 from partita.config.method import MethodOptions
-from partita.config.renamed import RENAMED
+from partita.config.renames import name_of_today
 from partita.config.sampling import SamplingOptions
 from partita.config.training import DEFAULT_STEPS, RunOptions, TrainingOptions
 from partita.distillation.options import DistillationOptions
@@ -29,6 +29,7 @@ from partita.errors import InputError, require
 from partita.files.names import PREFIX
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
+from partita.networks.kinds import plain_network
 from partita.networks.options import TransformerOptions
 from partita.provenance import without_root
 
@@ -65,16 +66,20 @@ class Recipe:
         return _filled(Recipe(), sections)
 
     def resolved(self) -> Recipe:
-        """The recipe with the length of its run and the kind of its rows written out."""
+        """The recipe with the length of its run and the kind of its rows written out.
+
+        What its network has to choose besides its sizes is there where it is not as usual.
+        """
         data, training = self.data, self.training
-        method = METHODS[self.method.name]
-        usual = "padded" if data.label else getattr(method, "default_rows", "packed")
+        method: Any = METHODS[self.method.name]
+        usual = "padded" if data.label else method.default_rows
         rows = data.rows or ("whole" if self.tokenizer.of_images else usual)
         longer = data.longer or ("refuse" if is_flexible(method) else None)
         data = dataclasses.replace(data, rows=rows, longer=longer)
         if training.steps is None and training.seconds is None:
             training = dataclasses.replace(training, steps=DEFAULT_STEPS)
-        return dataclasses.replace(self, data=data, training=training)
+        network = plain_network(self.network, method.reads)
+        return dataclasses.replace(self, data=data, training=training, network=network)
 
     def portable(self) -> Recipe:
         """The recipe without folders of one machine: what it was made of is told by name."""
@@ -110,9 +115,10 @@ def _filled(default: T, content: object, prefix: str = "") -> T:
     for key, value in content.items():
         name = f"{prefix}{key}"
         if key not in kinds:
+            new = name_of_today(name)
+            require(new is None, "recipe", f"{name!r} has another name now", f"write {new}")
             near = difflib.get_close_matches(str(key), kinds, n=1)
             hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(kinds)}"
-            hint = f"it is {RENAMED[name]} now" if name in RENAMED else hint
             raise InputError("recipe", f"unknown key {name!r:.200}", hint)
         if dataclasses.is_dataclass(kinds[key]):
             values[key] = _filled(getattr(default, key), value, f"{name}.")

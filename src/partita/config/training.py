@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from partita.config.renamed import renamed_keys
+from partita.config.renames import renamed_keys
 from partita.errors import (
     naming,
     require,

@@ -63,8 +63,8 @@ def has_program(model: object) -> bool:
         return False
     network: object = model.network
     if type(network) is PartitionTransformer:
-        return network.config.decoder.queries not in SUMMARIES and not network.config.ordered
-    return type(network) is Transformer and not network.config.ordered
+        return network.options.queries not in SUMMARIES
+    return type(network) is Transformer and not network.options.ordered
 
 
 def reveal(

@@ -6,6 +6,8 @@ size), so the first token has a probability too and the likelihood is exact.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -21,7 +23,8 @@ from partita.methods.mdlm import subs
 from partita.methods.weighing import weighed
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
-from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.kinds import new_network
+from partita.networks.options import TransformerOptions
 from partita.networks.packing import places_of
 from partita.randomness import Noise
 
@@ -36,6 +39,7 @@ class AR(nn.Module, TextMethod):
         loss="cross-entropy of the next token, the exact likelihood",
     )
     family: str = "causal"
+    reads: ClassVar[str] = "past"
     all_positions = True  # every token is predicted: none has to be found
 
     def __init__(self, network: CausalTransformer, *, start_id: int | None = None) -> None:
@@ -52,8 +56,7 @@ class AR(nn.Module, TextMethod):
     @classmethod
     def build(cls, network: TransformerOptions, tokens: int) -> AR:
         """AR over a new network for ids 0..tokens-1; the start token is the id after them."""
-        config = TransformerConfig(**vars(network), vocab_size=tokens + 1)
-        return cls(CausalTransformer(config))
+        return cls(new_network(network, cls.reads, vocab_size=tokens + 1))
 
     @property
     def mask_id(self) -> int:

@@ -87,6 +87,11 @@ class TextMethod(Model, ABC):
         """Whether the nats of training are those of a bound; those of validation always are."""
         return True
 
+    reads: ClassVar[str] = "tokens"
+    """What it asks of its network (`networks/kinds.py`): tokens, groups, or something else."""
+    default_rows: ClassVar[str] = "packed"
+    """The rows that it learns from unless a recipe says otherwise (`data.rows`)."""
+
     @abstractmethod
     def loss(
         self,

@@ -37,8 +37,8 @@ from partita.methods.contracts import Chain, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.base import Network, check_bidirectional, check_timed
-from partita.networks.kinds import make_network
-from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.kinds import new_network
+from partita.networks.options import TransformerOptions
 from partita.networks.packing import places_of
 from partita.processes.draws import even_steps
 from partita.processes.interpolating import Absorbing
@@ -162,11 +162,9 @@ class D3PM(nn.Module, TextMethod, Chain):
         last_step: str = "posterior",
     ) -> D3PM:
         """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
-        config = TransformerConfig(
-            **vars(network), vocab_size=tokens + 1, output_size=tokens, time=True
-        )
+        sizes = {"vocab_size": tokens + 1, "output_size": tokens, "time": True}
         return cls(
-            make_network(config),
+            new_network(network, cls.reads, **sizes),
             transition=transition,
             betas=betas,
             steps=steps,

@@ -23,6 +23,8 @@ prediction always lies among the embeddings, and p(w | x_1) needs no parameters 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
@@ -34,8 +36,9 @@ from partita.errors import require
 from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import TextMethod
 from partita.methods.masked_method import TIME_SCALE
-from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.vectors import VectorNetwork, VectorTransformer
+from partita.networks.kinds import new_network
+from partita.networks.options import TransformerOptions
+from partita.networks.vectors import VectorNetwork
 from partita.processes.draws import even_steps
 from partita.processes.gaussian import GaussianProcess, Steps, gaussian, make_process
 from partita.randomness import Noise, Purpose
@@ -63,6 +66,7 @@ class EmbeddingDDPM(nn.Module, TextMethod):
         },
     )
     family: str = "gaussian"
+    reads: ClassVar[str] = "vectors"
 
     def __init__(
         self,
@@ -106,8 +110,8 @@ class EmbeddingDDPM(nn.Module, TextMethod):
         problem, takes = "steps are no option of the schedule", "give method.options.steps"
         require("steps" not in options, "schedule", problem, takes)
         process = make_process(schedule or SCHEDULE, steps, **options)
-        config = TransformerConfig(**vars(network), vocab_size=tokens, time=True)
-        reader = VectorTransformer(config, dimensions)
+        sizes = {"vocab_size": tokens, "time": True, "dimensions": dimensions}
+        reader = new_network(network, cls.reads, **sizes)
         return cls(reader, schedule=process, learned=learned)
 
     @property

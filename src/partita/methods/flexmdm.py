@@ -26,7 +26,7 @@ mean.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -43,7 +43,8 @@ from partita.methods.contracts import FlexibleModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.flexible import Answer, FlexibleTransformer
-from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.kinds import new_network
+from partita.networks.options import TransformerOptions
 from partita.processes.draws import crowded_times, even_times, positive_time
 from partita.processes.insertion import Interpolant, State, bregman, free_runs, order_nats
 from partita.randomness import Noise, Purpose
@@ -81,8 +82,9 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         },
     )
     family: str = "flexible"
+    reads: ClassVar[str] = "growing"
     process: Interpolant
-    default_rows: str = "padded"
+    default_rows: ClassVar[str] = "padded"
     reads_padding: bool = False
 
     def __init__(
@@ -122,11 +124,9 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         gaps: str = "expectation",
     ) -> FlexMDM:
         """The method over a new network for ids 0..tokens-1, a mask and an end marker."""
-        config = TransformerConfig(
-            **vars(network), vocab_size=tokens + 2, output_size=tokens, time=True
-        )
+        sizes = {"vocab_size": tokens + 2, "output_size": tokens, "time": True, "gaps": gaps}
         chosen = make_schedule(schedule or "linear", **(schedule_options or {}))
-        return cls(FlexibleTransformer(config, gaps), schedule=chosen, insertion=insertion)
+        return cls(new_network(network, cls.reads, **sizes), schedule=chosen, insertion=insertion)
 
     @property
     def length(self) -> int:

@@ -56,8 +56,8 @@ from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import Chain, QueriesHidden, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional, check_timed
-from partita.networks.kinds import make_network
-from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.kinds import new_network
+from partita.networks.options import TransformerOptions
 from partita.networks.packing import places_of
 from partita.processes.draws import CrowdedTimes, crowded_times, even_times, positive_time
 from partita.randomness import Noise, Purpose
@@ -128,10 +128,8 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
         known = {*given} <= {"exponent", "eps", "t1"}
         problem, takes = f"has {', '.join(given)}", "genmd4's schedules take: exponent, eps, t1"
         require(known, "schedule_options", problem, takes)
-        config = TransformerConfig(
-            **vars(network), vocab_size=tokens + 1, output_size=tokens, time=True
-        )
-        return cls(make_network(config), **given)
+        sizes = {"vocab_size": tokens + 1, "output_size": tokens, "time": True}
+        return cls(new_network(network, cls.reads, **sizes), **given)
 
     def _check_network(self) -> None:
         check_bidirectional(self.network)

@@ -20,8 +20,8 @@ from partita.methods.base import check_tokens
 from partita.methods.contracts import Denoiser, QueriesHidden, TextMethod
 from partita.methods.weighing import weighed
 from partita.networks.base import AnyNetwork, Network, check_bidirectional
-from partita.networks.kinds import make_network
-from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.kinds import new_network
+from partita.networks.options import TransformerOptions
 from partita.networks.packing import places_of
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.randomness import Noise
@@ -98,10 +98,9 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
     @classmethod
     def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
         outputs = tokens if cls.predicts_real_tokens_alone else None
-        config = TransformerConfig(
-            **vars(options), vocab_size=tokens + 1, output_size=outputs, time=timed
-        )
-        return make_network(config)
+        sizes = {"vocab_size": tokens + 1, "output_size": outputs, "time": timed}
+        network: nn.Module = new_network(options, cls.reads, **sizes)
+        return network
 
     def _default_mask_id(self) -> int:
         return self.network.config.vocab_size - 1

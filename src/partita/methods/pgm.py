@@ -38,8 +38,8 @@ from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import subs
 from partita.methods.weighing import weighed
 from partita.networks.base import PartitionNetwork
-from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.partition import PartitionTransformer
+from partita.networks.kinds import new_network
+from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Law, Partition, PartitionLaw
 from partita.randomness import Noise
 
@@ -146,14 +146,15 @@ class PGM(PartitionMethod):
     default_law = "subset"
     default_conditioning = "none"
     partitions = True
+    reads = "groups"
     all_positions = True
     reads_padding = False
 
     @classmethod
     def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
         """A network for the real tokens alone: it has no mask."""
-        config = TransformerConfig(**vars(options), vocab_size=tokens, time=timed)
-        return PartitionTransformer(config)
+        network: nn.Module = new_network(options, cls.reads, vocab_size=tokens, time=timed)
+        return network
 
     def _default_mask_id(self) -> int:
         """What samplers write where nothing is known yet: one more than the network's ids."""

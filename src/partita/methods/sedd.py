@@ -49,8 +49,8 @@ from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import ScoreModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional
-from partita.networks.kinds import make_network
-from partita.networks.options import TransformerConfig, TransformerOptions, refuse_options
+from partita.networks.kinds import new_network, options_for
+from partita.networks.options import TransformerOptions
 from partita.processes.ctmc import Graph, noise_rate, total_noise
 from partita.processes.draws import even_times, positive_time
 from partita.processes.graphs import make_graph
@@ -142,15 +142,18 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
     ) -> SEDD:
         """The method over a new network for ids 0..tokens-1; a mask is the id after them."""
         told, chain = conditioning or cls.default_conditioning, graph or cls.default_graph
-        refuse_options(network, "sedd", levels_head="learns ratios, which are no distribution")
-        sizes = TransformerConfig(
-            **vars(network),
-            vocab_size=make_graph(chain, tokens).states,
-            output_size=tokens,
-            time=told != "none",
-        )
+        ordered = options_for(network, cls.reads).ordered
+        problem = "is 'logistic', but sedd learns ratios, which are no distribution"
+        require(not ordered, "network.options.levels_head", problem, "leave it out")
+        states = make_graph(chain, tokens).states
+        sizes = {"vocab_size": states, "output_size": tokens, "time": told != "none"}
         chosen = make_schedule(schedule or cls.default_schedule, **(schedule_options or {}))
-        return cls(make_network(sizes), graph=chain, schedule=chosen, conditioning=told)
+        return cls(
+            new_network(network, cls.reads, **sizes),
+            graph=chain,
+            schedule=chosen,
+            conditioning=told,
+        )
 
     @property
     def length(self) -> int:

@@ -11,7 +11,7 @@ from huggingface_hub import metadata_load
 from partita.config.recipe import Recipe
 from partita.files.format import CARD
 from partita.methods import METHODS
-from partita.networks.options import decoder_sizes
+from partita.networks.kinds import options_for
 from partita.provenance import without_root
 
 _TAGS = {
@@ -117,14 +117,9 @@ def _origin(origin: dict[str, Any]) -> str:
 
 def network_in_words(recipe: Recipe) -> str:
     """Blocks (and what they read), width and heads."""
-    network, blocks = recipe.network, f"{recipe.network.depth} blocks"
-    if network.kind == "unet":
-        blocks = f"{network.depth} + 2 + {network.depth + 1} blocks of convolutions"
-    if network.kind == "patches":
-        blocks = f"{blocks} on patches of {network.patch} x {network.patch} pixels,"
-    if getattr(METHODS[recipe.method.name], "partitions", False):
-        decoder = decoder_sizes(network)[0]
-        blocks = f"{network.depth - decoder} + {decoder} blocks (encoder and decoder)"
+    network = recipe.network
+    reads = METHODS[recipe.method.name].reads  # type: ignore[attr-defined]
+    blocks = options_for(network, reads).blocks(network)
     return f"{blocks} of width {network.width}, {network.heads} heads"
 
 

@@ -3,18 +3,20 @@
 from partita.contracts.layouts import Dense, Layout, Queries, Segments
 from partita.networks.base import Network, PartitionNetwork
 from partita.networks.causal import CausalTransformer
-from partita.networks.kinds import KINDS, make_network
-from partita.networks.options import DecoderOptions, TransformerConfig, TransformerOptions
+from partita.networks.kind_options import KindOptions
+from partita.networks.kinds import NETWORKS, make_network, new_network
+from partita.networks.old_names import DecoderOptions as DecoderOptions  # for one version
+from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.partition import PartitionTransformer
 from partita.networks.patches import PatchTransformer
 from partita.networks.pixel_unet import PixelUNet
 from partita.networks.transformer import Transformer
 
 __all__ = [
-    "KINDS",
+    "NETWORKS",
     "CausalTransformer",
-    "DecoderOptions",
     "Dense",
+    "KindOptions",
     "Layout",
     "Network",
     "PartitionNetwork",
@@ -27,4 +29,5 @@ __all__ = [
     "TransformerConfig",
     "TransformerOptions",
     "make_network",
+    "new_network",
 ]

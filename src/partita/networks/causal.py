@@ -10,6 +10,7 @@ from partita.contracts.layouts import DENSE
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
 from partita.networks.conditions import Told
+from partita.networks.kind_options import KindOptions
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
 
@@ -18,12 +19,12 @@ class CausalTransformer(Transformer):
     """A transformer in causal order, with a key-value cache for token-by-token use."""
 
     causal = True
+    Options = KindOptions
 
     def __init__(self, config: TransformerConfig) -> None:
         refuse_options(
             config,
             "a causal network",
-            positions="reads positions as differences",
             grid="begins with a start token, which would shift every row",
             registers="reads nothing that stands at the end",
         )

@@ -21,6 +21,7 @@ from partita.contracts.layouts import Segments
 from partita.contracts.ragged import Ragged
 from partita.errors import require
 from partita.networks.conditions import Condition, Told, through
+from partita.networks.kind_options import KindOptions
 from partita.networks.layers import NORMS, modulate, zero_linear
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
@@ -82,13 +83,15 @@ class FlexibleTransformer(Transformer):
     The last two ids are the mask and the end marker.
     """
 
+    Options = KindOptions
+
     def __init__(self, config: TransformerConfig, gaps: str = "expectation") -> None:
         problem, known = f"unknown name {gaps!r}", f"known: {', '.join(HEADS)}"
         require(gaps in HEADS, "gaps", problem, known)
         require(config.time, "network", "is not told the time", "use TransformerConfig(time=True)")
         require(config.vocab_size > 2, "network", "needs ids for tokens, a mask and an end marker")
         growing = "reads texts that grow, in which no place stays where it was"
-        refuse_options(config, "this network", positions=growing, grid=growing)
+        refuse_options(config, "this network", grid=growing)
         super().__init__(config)
         self.gap_head = GapHead(config, gaps)
 

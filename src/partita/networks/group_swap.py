@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from partita.contracts.layouts import Layout
 from partita.networks.attention import attend
+from partita.networks.kind_options import PartitionOptions
 from partita.networks.layers import NORMS, Rotary, normalised, on_grid, sinusoid
 from partita.networks.options import TransformerConfig
 
@@ -26,13 +27,15 @@ class GroupSwap(nn.Module):
 
     several: ClassVar = {"key_value": 2}
 
-    def __init__(self, config: TransformerConfig, width: int, heads: int) -> None:
+    def __init__(
+        self, config: TransformerConfig, options: PartitionOptions, width: int, heads: int
+    ) -> None:
         super().__init__()
-        self.mode, self.heads, self.qk_norm = config.decoder.queries, heads, config.normalises
+        self.mode, self.heads, self.qk_norm = options.queries, heads, config.normalises
         self.length, self.columns = config.length, config.grid
         self.base = nn.Parameter(torch.randn(width))
         self.norm = NORMS["affine"](width)
-        self.process = self._processor(config.decoder.process, width)
+        self.process = self._processor(options.process, width)
         self.key_value = nn.Linear(config.width, 2 * width)
         self.out = nn.Linear(width, width)
         aggregates = self.mode in ("mean", "logsumexp")

@@ -1,21 +1,138 @@
-"""The kinds of network that a recipe can name for methods that read masked or noisy tokens."""
+"""The kinds of network that `network.kind` names, with what each reads and its own options.
+
+    @NETWORKS.register("mine", reads="groups", options=MyOptions)
+    class Mine(nn.Module, PartitionNetwork):
+        def __init__(self, config: TransformerConfig) -> None: ...
+
+A method asks for a network by what it reads: masked methods for one that reads `tokens`, PGM for
+one that reads `groups`. The first kind that was registered for that is the usual one.
+"""
 
 from __future__ import annotations
 
-from partita.networks.options import TransformerConfig
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from torch import nn
+
+from partita.errors import InputError
+from partita.networks.causal import CausalTransformer
+from partita.networks.flexible import FlexibleTransformer
+from partita.networks.kind_options import (
+    KindOptions,
+    PartitionOptions,
+    PatchOptions,
+    PixelOptions,
+    TokenOptions,
+)
+from partita.networks.options import TransformerConfig, TransformerOptions
+from partita.networks.partition import PartitionTransformer
 from partita.networks.patches import PatchTransformer
 from partita.networks.pixel_unet import PixelUNet
-from partita.networks.pixels import PixelTrunk
 from partita.networks.transformer import Transformer
+from partita.networks.vectors import VectorTransformer
 from partita.registry import Registry
 
-KINDS: Registry[type[Transformer] | type[PixelTrunk]] = Registry("network.kind")
-"""Networks that are called as `Transformer` is."""
+READS = {
+    "tokens": "noisy or masked tokens, on both sides of every one",
+    "groups": "tokens and a partition of them, each group apart from the other",
+    "past": "the tokens before the next one",
+    "growing": "texts that grow",
+    "vectors": "vectors in place of tokens",
+}
+"""What a network may read, in words."""
 
-for _network in (Transformer, PixelUNet, PatchTransformer):
-    KINDS.register(_network.kind)(_network)
+N = TypeVar("N", bound=type[nn.Module])
 
 
-def make_network(config: TransformerConfig) -> Transformer | PixelTrunk:
-    """A new network of the kind that the config names."""
-    return KINDS[config.kind](config)
+@dataclass(frozen=True)
+class Kind:
+    """A kind of network."""
+
+    network: Callable[..., nn.Module]
+    """Its class: a function of a `TransformerConfig`."""
+    reads: str
+    """What it reads: one of `READS`."""
+    options: type[KindOptions]
+    """What it can be given in `network.options`."""
+    whole: bool = False
+    """Whether it reads sequences of its full length alone, such as whole images."""
+
+
+class NetworkRegistry(Registry[Kind]):
+    """Names to kinds of networks."""
+
+    def register(  # type: ignore[override]  # a class, and what is to know of it
+        self, name: str, *, reads: str, options: type[KindOptions] = KindOptions, **more: bool
+    ) -> Callable[[N], N]:
+        """Decorator of a network's class."""
+        if reads not in READS:
+            raise InputError("reads", f"unknown name {reads!r}", f"known: {', '.join(READS)}")
+
+        def add(network: N) -> N:
+            self.add(name, Kind(network, reads, options, **more))
+            network.kind = name  # type: ignore[attr-defined]
+            return network
+
+        return add
+
+    def that_read(self, reads: str) -> list[str]:
+        """The kinds that read this, the usual one first."""
+        return [name for name, kind in self._entries.items() if kind.reads == reads]
+
+
+NETWORKS = NetworkRegistry("network.kind")
+
+for _name, _network, _reads, _options in (
+    ("transformer", Transformer, "tokens", TokenOptions),
+    ("unet", PixelUNet, "tokens", PixelOptions),
+    ("patches", PatchTransformer, "tokens", PatchOptions),
+    ("partition", PartitionTransformer, "groups", PartitionOptions),
+    ("causal", CausalTransformer, "past", KindOptions),
+    ("flexible", FlexibleTransformer, "growing", KindOptions),
+    ("vectors", VectorTransformer, "vectors", KindOptions),
+):
+    _whole = _name in ("unet", "patches")
+    NETWORKS.register(_name, reads=_reads, options=_options, whole=_whole)(_network)
+
+
+def kind_of(network: TransformerOptions, reads: str) -> tuple[str, Kind]:
+    """The kind of network that some options mean for a method, and its name."""
+    fitting = NETWORKS.that_read(reads)
+    name = network.kind or fitting[0]
+    kind = NETWORKS[name]
+    if kind.reads != reads:
+        problem = f"{name!r} reads {kind.reads}, but this method's network reads {reads}"
+        raise InputError("network.kind", problem, f"these fit: {', '.join(fitting)}")
+    return name, kind
+
+
+def options_for(network: TransformerOptions, reads: str) -> KindOptions:
+    """The options of the kind of network that is meant, checked."""
+    name, kind = kind_of(network, reads)
+    return kind.options.of(network, name)
+
+
+def make_network(config: TransformerConfig, reads: str = "tokens", **more: Any) -> Any:  # noqa: ANN401 - of the class that is registered
+    """A new network of the kind that the config names, or else of the usual kind."""
+    name, kind = kind_of(config, reads)
+    kind.options.of(config, name)  # refuses what it does not have under the kind's name
+    return kind.network(config, **more)
+
+
+def new_network(options: TransformerOptions, reads: str, **sizes: Any) -> Any:  # noqa: ANN401 - of the class that is registered
+    """A new network for a method that states what it reads, and the sizes that data decide."""
+    named = {field.name for field in fields(TransformerConfig)}
+    config = {name: value for name, value in sizes.items() if name in named}
+    more = {name: value for name, value in sizes.items() if name not in named}
+    return make_network(TransformerConfig(**vars(options), **config), reads, **more)
+
+
+def plain_network(network: TransformerOptions, reads: str) -> TransformerOptions:
+    """The same choices in one form: neither the usual kind nor usual values are written down."""
+    name, kind = kind_of(network, reads)
+    usual, given = kind.options(), kind.options.of(network, name)
+    options = {key: value for key, value in vars(given).items() if value != getattr(usual, key)}
+    named = None if name == NETWORKS.that_read(reads)[0] else name
+    return replace(network, kind=named, options=options)

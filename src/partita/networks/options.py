@@ -3,55 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from partita.errors import InputError, require, require_int, require_positive
 from partita.networks.base import NetworkConfig
 from partita.networks.layers import MLPS, NORMS, QKNorm
-from partita.networks.levels import LOGISTIC_NUMBERS
+from partita.networks.old_names import knows_old_keywords
 
 DEEPEST = 1 << 16  # blocks: even empty ones take time to make
-QUERIES = ("positions", "learned", "mean", "logsumexp")
-PROCESSES = ("linear", "mlp")
-POSITIONS = ("rotary", "learned")
 QK_NORMS = ("head", "width")
-LEVELS_HEADS = ("categorical", "logistic")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecoderOptions:
-    """The decoder of a partition network (method pgm); other networks have none."""
-
-    depth: int | None = None
-    """How many of the blocks are the decoder's; half of network.depth unless given."""
-    width: int | None = None
-    """Channels of each query; network.width unless given."""
-    heads: int | None = None
-    """Attention heads; unless given, of the encoder's head width, as far as the width allows."""
-    queries: str = "positions"
-    """What queries start from: positions, learned (no positions), mean or logsumexp (positions
-    and that aggregate of the other group)."""
-    process: str = "linear"
-    """How they are turned into queries: linear or mlp."""
-
-    def __post_init__(self) -> None:
-        if self.depth is not None:
-            require_int(self.depth, "network.decoder.depth", 0, DEEPEST)
-        for name in ("width", "heads"):
-            if getattr(self, name) is not None:
-                require_int(getattr(self, name), f"network.decoder.{name}")
-        for name, known in (("queries", QUERIES), ("process", PROCESSES)):
-            value = getattr(self, name)
-            problem, hint = f"unknown name {value!r}", f"known: {', '.join(known)}"
-            require(value in known, f"network.decoder.{name}", problem, hint)
-
-
+@knows_old_keywords
 @dataclass(frozen=True, kw_only=True)
 class TransformerOptions:
     """What there is to choose about a network; data and method decide the rest."""
 
-    kind: str = "transformer"
+    kind: str | None = None
     """Kind of network: transformer (of tokens), or for pixels unet (convolutions) or patches (a
-    transformer of patches)."""
+    transformer of patches); the method's own unless given, such as pgm's partition."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What its kind has to choose besides, for example {patch: 4} of patches, {decoder_depth: 2}
+    of partition; `partita methods NAME` lists them."""
     length: int = 1024
     """Longest sequence."""
     width: int = 768
@@ -84,30 +57,16 @@ class TransformerOptions:
     """Channels of the vector that tells time and label."""
     rotary_base: float = 10000.0
     """Base of the rotary frequencies; longer sequences want a larger one."""
-    positions: str = "rotary"
-    """How positions are told: rotary, or learned (a vector is added to each embedding)."""
     grid: int = 0
     """Columns of the grid that positions fill row by row (images); 0 for a line. Rotary positions
     then turn half of the channels with the row and half with the column."""
-    channels: int = 1
-    """Pixels alone: tokens of each pixel (3 of a coloured one), which stand side by side; a row of
-    the grid has that many for each of its pixels."""
-    patch: int = 2
-    """Patches alone: rows and columns of pixels in a patch."""
-    levels_head: str = "categorical"
-    """How tokens are predicted: categorical (any distribution), or logistic (a mixture of
-    discretised logistics, for tokens that are levels in order)."""
-    logistics: int = 5
-    """Logistic head alone: how many logistics are mixed."""
     registers: int = 0
     """Learned tokens without a position that all others may read, and that nobody predicts; of a
     partition network, as many for each group."""
-    decoder: DecoderOptions = field(default_factory=DecoderOptions)
-    """Partition networks alone: their decoder."""
 
     def __post_init__(self) -> None:
-        sizes = ("length", "width", "heads", "condition_width", "channels", "patch", "logistics")
-        for name in sizes:
+        object.__setattr__(self, "options", dict(self.options or {}))  # null is nothing
+        for name in ("length", "width", "heads", "condition_width"):
             require_int(getattr(self, name), f"network.{name}")
         require_int(self.depth, "network.depth", 1, DEEPEST)
         for name in ("mlp_ratio", "rotary_base", "qk_scale"):
@@ -118,19 +77,14 @@ class TransformerOptions:
         check_heads(self.width, self.heads, "network.heads", self.grid)
         for name in ("classes", "grid", "registers"):
             require_int(getattr(self, name), f"network.{name}", 0)
-        for name, known in (
-            ("positions", POSITIONS),
-            ("qk_norm_over", QK_NORMS),
-            ("levels_head", LEVELS_HEADS),
-        ):
-            value = getattr(self, name)
-            problem, hint = f"unknown name {value!r}", f"known: {', '.join(known)}"
-            require(value in known, f"network.{name}", problem, hint)
+        problem, hint = f"unknown name {self.qk_norm_over!r}", f"known: {', '.join(QK_NORMS)}"
+        require(self.qk_norm_over in QK_NORMS, "network.qk_norm_over", problem, hint)
         rest = f"length {self.length} is no whole number of rows of {self.grid}"
         require(not self.grid or self.length % self.grid == 0, "network.grid", rest)
         require(0 <= self.dropout < 1, "network.dropout", f"must be in [0, 1), got {self.dropout}")
 
 
+@knows_old_keywords
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(TransformerOptions, NetworkConfig):
     """Sizes and options of a transformer."""
@@ -150,26 +104,10 @@ class TransformerConfig(TransformerOptions, NetworkConfig):
             "network.output_size",
             f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}",
         )
-        require(
-            not self.ordered or 2 <= self.outputs == self.vocab_size - 1,
-            "network.levels_head",
-            "is 'logistic', but this method predicts ids that are no levels in order",
-            "use a method that predicts real tokens alone, such as md4, or leave it out",
-        )
 
     @property
     def outputs(self) -> int:
         return self.vocab_size if self.output_size is None else self.output_size
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the head knows that tokens are levels in order."""
-        return self.levels_head == "logistic"
-
-    @property
-    def head_size(self) -> int:
-        """How many numbers tell the distribution of a token."""
-        return LOGISTIC_NUMBERS * self.logistics if self.ordered else self.outputs
 
     @property
     def normalises(self) -> QKNorm | None:
@@ -190,27 +128,6 @@ def check_heads(width: int, heads: int, argument: str, grid: int = 0) -> None:
     require(width % (2 * heads) == 0, argument, problem)
     problem = f"width {width} must be a multiple of 4 times heads {heads} on a grid"
     require(not grid or width % (4 * heads) == 0, argument, problem)
-
-
-def decoder_sizes(options: TransformerOptions) -> tuple[int, int, int]:
-    """Blocks, width and heads of a partition network's decoder."""
-    decoder, head_width = options.decoder, options.width // options.heads
-    depth = options.depth // 2 if decoder.depth is None else decoder.depth
-    problem = f"{depth} of {options.depth} blocks leave none for the encoder"
-    require(depth < options.depth, "network.decoder.depth", problem, "give less, or more in all")
-    width = decoder.width or options.width
-    heads = decoder.heads or max(1, width // head_width)
-    argument = "network.decoder.width" if decoder.heads is None else "network.decoder.heads"
-    check_heads(width, heads, argument, options.grid)
-    return depth, width, heads
-
-
-def refuse_decoder(options: TransformerOptions) -> None:
-    """Say so where somebody shapes a decoder that their network does not have."""
-    for name, value in vars(options.decoder).items():
-        if value != getattr(DecoderOptions(), name):
-            problem = f"is {value!r}, but only a partition network has a decoder"
-            raise InputError(f"network.decoder.{name}", problem, "leave it out, or use pgm")
 
 
 def refuse_options(options: TransformerOptions, network: str, **reasons: str) -> None:

@@ -28,7 +28,8 @@ from partita.networks.base import PartitionNetwork
 from partita.networks.blocks import Block, CrossBlock, initialise
 from partita.networks.conditions import Condition, Told
 from partita.networks.group_swap import GroupSwap
-from partita.networks.options import TransformerConfig, decoder_sizes, refuse_options
+from partita.networks.kind_options import PartitionOptions
+from partita.networks.options import TransformerConfig
 from partita.networks.packing import Documents, Owners, Packed, places_of
 from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
@@ -37,17 +38,17 @@ from partita.networks.trunk import Trunk
 class PartitionTransformer(Trunk, PartitionNetwork):
     """Tokens and their groups to logits that never look at a token's own group."""
 
+    Options = PartitionOptions
+    options: PartitionOptions
     groups = 2
     packed: bool = True
     """How `both` computes: packed, or with a mask for every pair of positions."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        rotary = "tells positions to queries that have no embedding"
-        refuse_options(config, "a partition network", positions=rotary)
         super().__init__(config)
-        depth, width, heads = decoder_sizes(config)
+        depth, width, heads = self.options.decoder(config)
         self.encoder = nn.ModuleList(Block(config) for _ in range(config.depth - depth))
-        self.swap = GroupSwap(config, width, heads)
+        self.swap = GroupSwap(config, self.options, width, heads)
         self.decoder = nn.ModuleList(CrossBlock(config, width, heads) for _ in range(depth))
         self._head_widths = config.width // config.heads, width // heads
         initialise([*self.encoder, self.swap, *self.decoder], config.depth)
@@ -58,14 +59,11 @@ class PartitionTransformer(Trunk, PartitionNetwork):
 
     @property
     def attended_width(self) -> float:
-        """As `AnyNetwork` has it.
-
-        Two groups with shares t and 1 - t, t uniform: t^2 + (1-t)^2 is 2/3 in the mean, 2 t (1-t)
-        is 1/3.
-        """
-        depth, width, _ = decoder_sizes(self.config)
-        inside, across = (self.config.depth - depth) * self.config.width, (depth + 1) * width
-        return (2 * inside + across) / 3
+        """Two groups with shares t and 1 - t, t uniform, read t^2 + (1-t)^2 of all pairs among
+        themselves, which is 2/3 in the mean, and 2 t (1-t) across, which is 1/3."""
+        depth, width, _ = self.options.decoder(self.config)
+        encoder = self.config.depth - depth
+        return (2 * encoder * self.config.width + (depth + 1) * width) / 3
 
     # One group answers for the other -----------------------------------------------------------
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from partita.contracts.layouts import DENSE
 from partita.errors import require
 from partita.networks.blocks import Block, initialise
+from partita.networks.kind_options import PatchOptions
 from partita.networks.layers import Rotary
 from partita.networks.options import TransformerConfig
 from partita.networks.pixels import PixelTrunk
@@ -22,13 +23,14 @@ from partita.networks.pixels import PixelTrunk
 class PatchTransformer(PixelTrunk):
     """Masked images to logits, by the blocks of `Transformer` on patches."""
 
-    kind = "patches"
+    Options = PatchOptions
+    options: PatchOptions
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
-        side, (height, width, channels) = config.patch, self.shape
+        side, (height, width, channels) = self.options.patch, self.shape
         problem = f"{height} x {width} pixels are no whole number of patches of {side} x {side}"
-        require(height % side == 0 and width % side == 0, "network.patch", problem)
+        require(height % side == 0 and width % side == 0, "network.options.patch", problem)
         self.columns = width // side
         self.tokens_each = side * side * channels
         self.embed = nn.Embedding(self.tokens_each * config.vocab_size, config.width)
@@ -49,13 +51,13 @@ class PatchTransformer(PixelTrunk):
 
     def _cut(self, image: Tensor) -> Tensor:
         """Images [B, H, W, C] as rows of patches [B, N, tokens of a patch]."""
-        side, count = self.config.patch, image.shape[0]
+        side, count = self.options.patch, image.shape[0]
         rows = image.reshape(count, -1, side, self.columns, side, self.shape.channels)
         return rows.transpose(2, 3).reshape(count, -1, self.tokens_each)
 
     def _joined(self, numbers: Tensor) -> Tensor:
         """Numbers of every patch [B, N, tokens of a patch times P] in the order of tokens."""
-        side, count, channels = self.config.patch, numbers.shape[0], self.shape.channels
-        size = self.config.head_size
+        side, count, channels = self.options.patch, numbers.shape[0], self.shape.channels
+        size = self.head_size
         rows = numbers.reshape(count, -1, self.columns, side, side, channels, size)
         return rows.transpose(2, 3).reshape(count, -1, size)

@@ -24,7 +24,7 @@ from partita.contracts.layouts import DENSE
 from partita.errors import require
 from partita.networks.attention import attend
 from partita.networks.layers import Conditioning, zero_linear
-from partita.networks.options import TransformerConfig, refuse_options
+from partita.networks.options import TransformerConfig
 from partita.networks.pixels import PixelTrunk
 from partita.networks.unet import Convolutions, Norm, zero_convolution
 
@@ -86,11 +86,8 @@ class PixelAttention(nn.Module):
 class PixelUNet(PixelTrunk):
     """Masked images to logits, by convolutions at one resolution."""
 
-    kind = "unet"
-
     def __init__(self, config: TransformerConfig, *, group_channels: int = GROUP_CHANNELS) -> None:
         """The groups of every norm have `group_channels` channels at least."""
-        refuse_options(config, "a unet", patch="reads pixels one by one")
         super().__init__(config)
         width, told = config.width, config.condition_width
         require(told % 2 == 0, "network.condition_width", f"must be even, got {told}")
@@ -109,7 +106,7 @@ class PixelUNet(PixelTrunk):
         attention = PixelAttention(width, config.heads, norm)
         self.middle = nn.ModuleList([first, attention, last])
         self.norm_out = norm(width)
-        self.leave = nn.Conv2d(width, self.shape.channels * config.head_size, 3, padding=1)
+        self.leave = nn.Conv2d(width, self.shape.channels * self.head_size, 3, padding=1)
         zero_convolution(self.leave)
         nn.init.normal_(self.embed.weight, std=width**-0.5)
 

@@ -6,7 +6,7 @@ Tokens are the levels of an image row by row, and the channels of a pixel side b
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,10 +14,10 @@ from torch import Tensor
 from partita.contracts.layouts import DENSE, Dense, Layout, Queries
 from partita.errors import require
 from partita.networks.base import Network
+from partita.networks.kind_options import PixelOptions
 from partita.networks.options import (
     TransformerConfig,
     TransformerOptions,
-    refuse_decoder,
     refuse_options,
 )
 from partita.networks.trunk import Trunk
@@ -31,25 +31,28 @@ class ImageShape(NamedTuple):
     channels: int
 
     @staticmethod
-    def of(options: TransformerOptions) -> ImageShape:
+    def of(network: TransformerOptions, channels: int = 1) -> ImageShape:
         """What the length, the grid and the channels of a network say of its images."""
-        columns, channels = options.grid, options.channels
-        remedy = "give the width of the image times network.channels"
+        columns = network.grid
+        remedy = "give the width of the image times network.options.channels"
         require(columns > 0, "network.grid", "is 0, but an image has columns", remedy)
         problem = f"{columns} tokens are no row of pixels with {channels} channels each"
         require(columns % channels == 0, "network.grid", problem, remedy)
-        return ImageShape(options.length // columns, columns // channels, channels)
+        return ImageShape(network.length // columns, columns // channels, channels)
 
 
 class PixelTrunk(Trunk, Network):
     """Tokens to logits by way of a whole image; a subclass says how."""
 
+    Options: ClassVar[type[PixelOptions]] = PixelOptions
+    options: PixelOptions
+    fusible = False
+
     def __init__(self, config: TransformerConfig) -> None:
-        refuse_decoder(config)
         places = "reads places in two directions"
-        refuse_options(config, "a network of pixels", positions=places, registers=places)
+        refuse_options(config, "a network of pixels", registers=places)
         super().__init__(config)
-        self.shape = ImageShape.of(config)
+        self.shape = ImageShape.of(config, self.options.channels)
 
     def forward(
         self,

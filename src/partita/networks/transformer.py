@@ -7,6 +7,7 @@ adaLN (shift, scale and gate for attention, then for the MLP); without them no s
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +20,8 @@ from partita.networks.attention import KeyValueCache
 from partita.networks.base import Network
 from partita.networks.blocks import Block, initialise
 from partita.networks.conditions import Condition, Told
-from partita.networks.options import TransformerConfig, refuse_decoder
+from partita.networks.kind_options import KindOptions, TokenOptions
+from partita.networks.options import TransformerConfig
 from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
 
@@ -28,9 +30,9 @@ class Transformer(Trunk, Network):
     """Tokens (and positions, a scalar, a label) to logits."""
 
     causal = False
+    Options: ClassVar[type[KindOptions]] = TokenOptions
 
     def __init__(self, config: TransformerConfig) -> None:
-        refuse_decoder(config)
         super().__init__(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         initialise(self.blocks, config.depth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from partita.devices import readable
 from partita.errors import require
 from partita.kernels import KERNELS
 from partita.networks.conditions import Condition, through
+from partita.networks.kind_options import WHERE, KindOptions
 from partita.networks.layers import NORMS, Conditioning, Rotary, modulate, zero_linear
 from partita.networks.levels import mixture_log_probabilities
-from partita.networks.options import TransformerConfig, refuse_options
+from partita.networks.options import TransformerConfig
 from partita.networks.registers import NOWHERE
 
 EMBEDDING_STD = 1.0  # no smaller than what blocks add: tokens are heard from the start
@@ -34,19 +35,29 @@ class Trunk(nn.Module):
     groups: int = 1
     """How many sets of registers there are."""
 
-    kind: str = "transformer"
-    """The `network.kind` that it is."""
+    Options: ClassVar[type[KindOptions]] = KindOptions
+    """What it reads in `network.options`."""
+
+    kind: ClassVar[str | None] = None
+    """The `network.kind` that it is, which its registration writes here."""
+
+    fusible: ClassVar[bool] = True
+    """Whether what the head reads belongs to one token each."""
 
     tokens_each: int = 1
     """How many tokens share a place of the network: those of a pixel, or of a patch."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self._check_kind(config)
+        problem = f"is {config.kind!r}, but this method's network is a {type(self).__name__}"
+        fits = config.kind in (None, self.kind)
+        require(fits, "network.kind", problem, f"it has to be {self.kind!r}, or left out")
         self.config = config
+        self.options = self.Options.of(config, type(self).__name__)
+        self._check_levels()
         sets = self.groups * config.registers
         self.registers = nn.Parameter(torch.empty(sets, config.width)) if sets else None
-        learned = config.positions == "learned"
+        learned = self.options.learned
         self.places = nn.Parameter(torch.empty(config.length, config.width)) if learned else None
         self.embed = nn.Embedding(config.vocab_size, config.width)
         self.conditioning = (
@@ -65,19 +76,22 @@ class Trunk(nn.Module):
         """Share of each branch's output that training drops."""
         return self.config.dropout
 
-    def _check_kind(self, config: TransformerConfig) -> None:
-        """Refuse a config for another kind of network, and what only another kind can have."""
-        name = type(self).__name__
-        problem = f"is {config.kind!r}, but this method's network is a {name}"
-        require(config.kind == self.kind, "network.kind", problem, f"it has to be {self.kind!r}")
-        if self.kind == "transformer":
-            tokens = "reads tokens one by one, whatever they are of"
-            refuse_options(config, "a transformer of tokens", channels=tokens, patch=tokens)
+    def _check_levels(self) -> None:
+        """A head that knows the order of tokens has a value for each of them, and no more."""
+        real = 2 <= self.config.outputs == self.config.vocab_size - 1
+        problem = "is 'logistic', but this method predicts ids that are no levels in order"
+        remedy = "use a method that predicts real tokens alone, such as md4, or leave it out"
+        require(real or not self.options.ordered, f"{WHERE}.levels_head", problem, remedy)
+
+    @property
+    def head_size(self) -> int:
+        """How many numbers tell the distribution of a token."""
+        return self.options.head_size(self.config.outputs)
 
     @property
     def fuses(self) -> bool:
         """Whether the head can be left to a loss, and shall be."""
-        plain = self.kind == "transformer" and not self.config.ordered
+        plain = self.fusible and not self.options.ordered
         wanted = self.head.weight.is_cuda and KERNELS if self.fused is None else self.fused
         return plain and wanted
 
@@ -93,7 +107,7 @@ class Trunk(nn.Module):
             if vectors is not None:
                 nn.init.normal_(vectors, std=EMBEDDING_STD)
         # Zero logits at the start: the untrained model is exactly uniform.
-        self.head = zero_linear(width, tokens * config.head_size, config.head_bias)
+        self.head = zero_linear(width, tokens * self.head_size, config.head_bias)
 
     def _rotary(self, positions: Tensor, head_width: int) -> Rotary:
         """Learned positions leave rotary attention nothing to tell."""
@@ -132,7 +146,7 @@ class Trunk(nn.Module):
 
     def _logits(self, numbers: Tensor) -> Tensor:
         """What the head says of each token, as logits."""
-        if self.config.ordered:
+        if self.options.ordered:
             return mixture_log_probabilities(numbers, self.config.outputs)
         return numbers
 

@@ -14,7 +14,7 @@ from partita.errors import require_int
 from partita.networks.base import AnyNetwork
 from partita.networks.blocks import Block, initialise
 from partita.networks.layers import Rotary
-from partita.networks.options import TransformerConfig, refuse_decoder, refuse_options
+from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.trunk import Trunk
 
 
@@ -45,9 +45,8 @@ class VectorTransformer(Trunk, VectorNetwork):
     dimensions: int
 
     def __init__(self, config: TransformerConfig, dimensions: int) -> None:
-        refuse_decoder(config)
         line = "reads vectors on a line"
-        refuse_options(config, "this network", positions=line, grid=line, registers=line)
+        refuse_options(config, "this network", grid=line, registers=line)
         require_int(dimensions, "dimensions")
         super().__init__(config)
         self.dimensions = dimensions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ from partita.errors import InputError, require, require_int, require_seed
 from partita.methods.base import check_ids
 from partita.methods.contracts import Model
 from partita.randomness import Noise
+from partita.registry import options_of as _options_in
 from partita.samplers.base import SAMPLERS, Callback, Executor, Sampler, Session
 from partita.samplers.canvas import Canvas
 from partita.samplers.guidance import Guided, check_guidable
@@ -141,8 +141,7 @@ def options_of(model: Model) -> list[str]:
 
 
 def _options(chosen: Sampler) -> list[str]:
-    parameters = inspect.signature(chosen.run).parameters.values()
-    return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return list(_options_in(chosen.run, keywords=True))
 
 
 def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
@@ -158,7 +157,7 @@ def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
 
 def _inner(chosen: Sampler, options: dict[str, Any]) -> str | None:
     """The name of the sampler that fills blocks, for one of blocks."""
-    inner = inspect.signature(chosen.run).parameters.get("inner")
+    inner = _options_in(chosen.run, keywords=True).get("inner")
     return None if inner is None else options.get("inner", inner.default)
 
 

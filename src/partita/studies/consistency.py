@@ -20,7 +20,7 @@ from torch import Tensor
 from partita.errors import require, require_int
 from partita.methods.base import check_tokens
 from partita.methods.sedd import SEDD
-from partita.plotting import matplotlib, new_figure, save_figure
+from partita.plotting import matplotlib, picture, plain_numbers
 from partita.processes.ctmc import total_noise
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
@@ -59,7 +59,7 @@ def score_consistency(
     label: int | Int64[Tensor, "N"] | None = None,
 ) -> list[Consistency]:
     """One row for each time: tokens are masked as at that time, and scores asked at the masks."""
-    masks = getattr(getattr(model, "graph", None), "mask_id", None) is not None
+    masks = isinstance(model, SEDD) and model.graph.mask_id is not None
     require(masks, "model", "must be a score model under the absorbing graph")
     require_int(batch_size, "batch_size")
     require(len(times) > 0, "times", "is empty")
@@ -129,20 +129,15 @@ def consistency_table(rows: Sequence[Consistency]) -> str:
 def plot_consistency(rows: Sequence[Consistency], path: Path) -> None:
     """Sum of scores over its target against the time, as a PNG; a consistent model stays at 1."""
     require(len(rows) > 0, "rows", "is empty")
-    figure, ticker = new_figure(7, 4), matplotlib("ticker")
-    axes = figure.subplots()
-    times = [row.time for row in rows]
-    axes.fill_between(
-        times, [row.low for row in rows], [row.high for row in rows], alpha=0.25, label="5 to 95 %"
-    )
-    axes.plot(times, [row.mean for row in rows], marker="o", markersize=3, label="mean")
-    axes.axhline(1, color="grey", linestyle=":", label="any law")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(ticker.MaxNLocator(8))  # the range is far less than a power of ten
-    axes.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    axes.yaxis.set_minor_locator(ticker.NullLocator())
-    axes.set_xlabel("t")
-    axes.set_ylabel("sum of scores / (alpha / (1 - alpha))")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    save_figure(figure, path)
+    times, low, high, mean = zip(*((r.time, r.low, r.high, r.mean) for r in rows), strict=True)
+    with picture(path, 7, 4) as (_, (axes,)):
+        axes.fill_between(times, low, high, alpha=0.25, label="5 to 95 %")
+        axes.plot(times, mean, marker="o", markersize=3, label="mean")
+        axes.axhline(1, color="grey", linestyle=":", label="any law")
+        axes.set(yscale="log", xlabel="t", ylabel="sum of scores / (alpha / (1 - alpha))")
+        ticker = matplotlib("ticker")
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(8))  # the range is far less than ten-fold
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
+        plain_numbers(axes.yaxis)
+        axes.grid(alpha=0.3)
+        axes.legend()

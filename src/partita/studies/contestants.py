@@ -16,8 +16,10 @@ from partita.config.training import RunOptions, TrainingOptions
 from partita.contracts.batch import Batch
 from partita.execution.choice import sample
 from partita.methods import METHODS
-from partita.networks.options import DecoderOptions, TransformerOptions
+from partita.networks.kinds import kind_of
+from partita.networks.options import TransformerOptions
 from partita.parallel import World
+from partita.registry import options_of
 from partita.studies.roofline import Work, sampling_work
 from partita.studies.speed import Contestant
 from partita.training.engine import Engine
@@ -114,10 +116,11 @@ def _advance(engine: Engine, batch: Batch, steps: int, capture: bool | None = No
 
 
 def _method(name: str, network: TransformerOptions, tokens: int, device: torch.device) -> nn.Module:
-    partitions = getattr(METHODS[name], "partitions", False)
-    options = network if partitions else replace(network, decoder=DecoderOptions())
+    entry: Any = METHODS[name]
+    known = options_of(kind_of(replace(network, kind=None), entry.reads)[1].options)
+    own = {key: value for key, value in network.options.items() if key in known}
     with device:  # to draw weights on a CPU would take longer than what is timed
-        method: nn.Module = METHODS[name].build(options, tokens)  # type: ignore[attr-defined]
+        method: nn.Module = entry.build(replace(network, kind=None, options=own), tokens)
     return method
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from partita.networks.options import TransformerOptions
-from partita.plotting import new_figure, save_figure
+from partita.plotting import picture, plain_numbers
 from partita.studies.contestants import sampling_contestants
 from partita.studies.speed import Speed, race
 
@@ -51,25 +51,21 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
     """Seconds against each axis that was measured, both on logarithmic scales."""
     tables, network = results["growth"], results["options"]["network"]
     axes = [axis for axis in AXES if _curves(tables, axis)[1]]
-    figure = new_figure(4 * len(axes), 3.6)
-    device = results["environment"]["device"]
-    figure.suptitle(
-        f"{device}: {network['depth']} blocks of width {network['width']}", fontsize="medium"
-    )
-    panels = figure.subplots(1, len(axes), squeeze=False)[0]
-    for panel, axis in zip(panels, axes, strict=True):
-        fixed, curves = _curves(tables, axis)
-        for name, points in curves.items():
-            panel.plot(*zip(*points, strict=True), marker="o", label=name)
-        panel.set_xscale("log", base=2)
-        panel.set(yscale="log", xlabel=_LABELS[axis], ylabel="seconds")
-        panel.set_title(fixed, fontsize="small")
-        panel.xaxis.set_major_formatter(_plainly)
-        panel.yaxis.set_major_formatter(_plainly)
-        panel.yaxis.set_minor_formatter(_sparsely)
-        panel.tick_params(axis="y", which="minor", labelsize="x-small")
-        panel.legend(fontsize="small")
-    save_figure(figure, path)
+    measured = f"{network['depth']} blocks of width {network['width']}"
+    with picture(path, 4 * len(axes), 3.6, len(axes)) as (figure, panels):
+        figure.suptitle(f"{results['environment']['device']}: {measured}", fontsize="medium")
+        for panel, axis in zip(panels, axes, strict=True):
+            fixed, curves = _curves(tables, axis)
+            for name, points in curves.items():
+                panel.plot(*zip(*points, strict=True), marker="o", label=name)
+            panel.set_xscale("log", base=2)
+            panel.set(yscale="log", xlabel=_LABELS[axis], ylabel="seconds")
+            panel.set_title(fixed, fontsize="small")
+            plain_numbers(panel.xaxis)
+            plain_numbers(panel.yaxis)
+            panel.yaxis.set_minor_formatter(_sparsely)
+            panel.tick_params(axis="y", which="minor", labelsize="x-small")
+            panel.legend(fontsize="small")
 
 
 def _curves(
@@ -87,10 +83,6 @@ def _curves(
     return same, curves
 
 
-def _plainly(value: float, _: int) -> str:
-    return f"{value:g}"
-
-
-def _sparsely(value: float, _: int) -> str:
+def _sparsely(value: float, _: float) -> str:
     """Between powers of ten, 2 and 5 alone."""
     return f"{value:g}" if f"{value:e}"[0] in "25" else ""

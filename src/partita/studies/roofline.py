@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from partita.networks.options import decoder_sizes
 from partita.networks.partition import PartitionTransformer
 from partita.training.throughput import peak_flops
 
@@ -65,7 +64,7 @@ def sampling_work(network: nn.Module, batch: int, length: int, steps: int, bytes
             2.0 * (weights - head) * tokens + 4.0 * config.width * config.depth * length * tokens
         )
         return Work(steps * (blocks + 2.0 * head * revealed), steps * weights * bytes_each)
-    depth, width, _ = decoder_sizes(config)
+    depth, width, _ = network.options.decoder(config)
     encoder = _matrices(network.encoder)
     memory = sum(
         parameter.numel()

@@ -17,7 +17,7 @@ from partita.data.tokenizers import Tokenizer
 from partita.errors import require, require_int
 from partita.files.atomic import check_file, parents_made
 from partita.methods.genmd4 import GenMD4
-from partita.plotting import matplotlib, new_figure, save_figure
+from partita.plotting import matplotlib, picture
 
 
 @dataclass(frozen=True)
@@ -97,19 +97,16 @@ def draw_schedules(
     times = torch.linspace(0, 1, 201, dtype=torch.float64)
     with torch.no_grad():
         alpha = method.alpha(times.to(method.raw.device)).cpu().numpy()
-    figure, maps = new_figure(8, 5), matplotlib().colormaps
-    axes = figure.subplots()
-    for side, colours in ((found.smallest, "Blues"), (found.largest, "Oranges")):
-        for rank, row in enumerate(side):
-            colour = maps[colours](0.95 - 0.55 * rank / len(side))
-            axes.plot(times.numpy(), alpha[:, row.token], color=colour, label=_label(row))
-    axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="w = 1 (linear)")
-    axes.set_xlabel("t")
-    axes.set_ylabel("share that is visible, alpha(t)")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize="small", title="smallest w, largest w")
-    with parents_made(path):
-        save_figure(figure, path)
+    with parents_made(path), picture(path, 8, 5) as (figure, (axes,)):
+        maps = matplotlib().colormaps
+        for side, colors in ((found.smallest, "Blues"), (found.largest, "Oranges")):
+            for rank, row in enumerate(side):
+                color = maps[colors](0.95 - 0.55 * rank / len(side))
+                axes.plot(times.numpy(), alpha[:, row.token], color=color, label=_label(row))
+        axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="w = 1 (linear)")
+        axes.set(xlabel="t", ylabel="share that is visible, alpha(t)")
+        axes.grid(alpha=0.3)
+        figure.legend(loc="outside right upper", fontsize="small", title="smallest w, largest w")
     return found
 
 

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from partita.plotting import label_of, matplotlib, new_figure, save_figure
+from partita.plotting import label_of, matplotlib, picture, plain_numbers
 from partita.schedules import make_schedule, sampling_grid
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -101,31 +105,41 @@ def seconds_of_token(rows: Sequence[Quality], bits: float) -> float | None:
 def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) -> None:
     """Judge's bits and entropy against the steps, a curve for each model; bits against the time."""
     count = 3 if timed else 2
-    figure, ticker = new_figure(4.5 * count, 4), matplotlib("ticker")
-    panels = figure.subplots(1, count)
+    with picture(path, 4.5 * count, 4, count) as (_, panels):
+        _draw_models(rows, panels)
+        _name_axes(panels)
+
+
+def _draw_models(rows: Sequence[Quality], panels: Sequence[Axes]) -> None:
+    """A curve in every panel for each model."""
     for name in dict.fromkeys(row.model for row in rows):
         own = sorted((row for row in rows if row.model == name), key=lambda row: row.steps)
         steps = [row.steps for row in own]
         bits, entropy = [r.judge_bits for r in own], [r.entropy_nats for r in own]
-        style = {"marker": "o", "markersize": 3, "capsize": 2, "label": label_of(name)}
+        style: dict[str, Any] = {
+            "marker": "o",
+            "markersize": 3,
+            "capsize": 2,
+            "label": label_of(name),
+        }
         panels[0].errorbar(steps, bits, [r.judge_bits_error for r in own], **style)
         panels[1].errorbar(steps, entropy, [r.entropy_nats_error for r in own], **style)
-        if timed:
+        for timed in panels[2:]:
             seconds = [1000 / r.tokens_per_second for r in own]
-            panels[2].errorbar(seconds, bits, [r.judge_bits_error for r in own], **style)
+            timed.errorbar(seconds, bits, [r.judge_bits_error for r in own], **style)
+    panels[0].legend(fontsize="small")
+
+
+def _name_axes(panels: Sequence[Axes]) -> None:
+    """What is drawn against what, with plain numbers on logarithmic scales."""
+    ticker = matplotlib("ticker")
     under, number, time = "judge's bits per character", "sampling steps", "seconds for 1,000 tokens"
     labels = (under, number), ("entropy in nats", number), (under, time)
-    for axes, (label, against) in zip(panels, labels[:count], strict=True):
+    for axes, (label, against) in zip(panels, labels[: len(panels)], strict=True):
         axes.set_xscale("log", base=10 if against == time else 2)
         if against == time:  # numbers at every tick would run into each other
             axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(_plainly)
+        plain_numbers(axes.xaxis)
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.set(xlabel=against, ylabel=label)
         axes.grid(alpha=0.3)
-    panels[0].legend(fontsize="small")
-    save_figure(figure, path)
-
-
-def _plainly(value: float, _: int) -> str:
-    return f"{value:g}"

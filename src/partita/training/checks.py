@@ -35,6 +35,7 @@ from partita.memory import machine_memory
 from partita.methods import METHODS
 from partita.methods.base import is_flexible
 from partita.models import checkpoints
+from partita.networks.kinds import kind_of
 from partita.parallel import World
 from partita.randomness import Noise
 from partita.training.data_pipeline import row_length, separator_of
@@ -120,24 +121,25 @@ def dry_run(recipe: Recipe) -> None:
 
     Otherwise they would fail at the first preview, after hours.
     """
-    decoder = replace(recipe.network.decoder, depth=None, width=None, heads=None)
     sizes = {"width": 4, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
-    network = replace(recipe.network, **sizes, decoder=decoder)  # type: ignore[arg-type]
+    reads = METHODS[recipe.method.name].reads  # type: ignore[attr-defined]
+    name, kind = kind_of(recipe.network, reads)
+    options = kind.options.of(recipe.network, name).tiny()
+    network = replace(recipe.network, **sizes, options=vars(options))  # type: ignore[arg-type]
     small: Any = recipe.method.build(network, 2)
-    # Networks of pixels read whole images alone.
-    length = 1 if recipe.network.kind == "transformer" else recipe.network.length
+    length = recipe.network.length if kind.whole else 1
     if recipe.distillation.round:
         _check_teacher(recipe, small)
     try:
         small.loss(torch.zeros(1, length, dtype=torch.int64), Noise.for_batch(0, 1))
     except TypeError as error:
         raise InputError("method", f"has no loss with these options: {error}") from error
-    options = recipe.sampling.arguments()
-    if not isinstance(options.get("order", ""), str):  # the positions of a text of full length
-        del options["order"]
+    arguments = recipe.sampling.arguments()
+    if not isinstance(arguments.get("order", ""), str):  # the positions of a text of full length
+        del arguments["order"]
     names = {"sampler": "sampling.sampler", "steps": "sampling.steps"}
-    with naming({name: f"sampling.options.{name}" for name in options} | names):
-        sample(small, 1, length=length, **options)
+    with naming({name: f"sampling.options.{name}" for name in arguments} | names):
+        sample(small, 1, length=length, **arguments)
 
 
 def _check_teacher(recipe: Recipe, method: object) -> None:

@@ -63,7 +63,7 @@ def check_conditions(recipe: Recipe, base: Recipe, path: str) -> None:
 def may_change(recipe: Recipe) -> tuple[str, ...]:
     """The keys of a recipe, by how they begin, that a method of this kind has for itself."""
     shared = ("method.name", "network.length", "method.options.")
-    return (*shared, "network.decoder.") if recipe.method.name == "pgm" else shared
+    return (*shared, "network.options.") if recipe.method.name == "pgm" else shared
 
 
 def converted(recipe: Recipe, model: TrainedModel) -> nn.Module:

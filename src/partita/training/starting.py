@@ -37,7 +37,7 @@ def check_same_model(recipe: Recipe, base: Recipe, path: str) -> None:
     One whose method changes keeps the rest, but for its length, which no weight depends on.
     """
     free = set(_FREE)
-    ours, theirs = flatten(recipe.to_dict()), flatten(base.to_dict())
+    ours, theirs = flatten(recipe.to_dict()), flatten(base.resolved().to_dict())
     if is_conversion(recipe, base):
         check_conditions(recipe, base, path)
         free |= {key for key in ours if key.startswith(may_change(recipe))}

@@ -75,7 +75,7 @@ def maskgit_config(state: Mapping[str, Tensor], heads: int) -> TransformerConfig
         head_bias=True,
         classes=len(state["cls_emb.weight"]) - 1,
         condition_width=width,
-        positions="learned",
+        options={"positions": "learned"},
         registers=len(state.get(REGISTERS, ())),
     )
 

@@ -29,7 +29,7 @@ HEAD_WIDTH = 64  # of every published model
 _NAMES = {
     "network.heads": "--heads",
     "network.length": "--length",
-    "network.decoder.queries": "--queries",
+    "network.options.queries": "--queries",
 }
 NETWORKS: dict[str, tuple[str, type[nn.Module]]] = {
     "pgm": ("PartitionDIT", PartitionTransformer),

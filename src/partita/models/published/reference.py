@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from partita.errors import InputError, require
 from partita.networks.causal import CausalTransformer
 from partita.networks.flexible import FlexibleTransformer
-from partita.networks.options import DecoderOptions, TransformerConfig
+from partita.networks.options import TransformerConfig
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
 
@@ -209,7 +209,7 @@ def partition_config(
         depth=_count(state, "encoder.blocks.") + depth,
         heads=heads,
         length=length,
-        decoder=DecoderOptions(depth=depth, queries=queries, process=process),
+        options={"decoder_depth": depth, "queries": queries, "process": process},
     )
 
 

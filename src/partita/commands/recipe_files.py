@@ -1,0 +1,142 @@
+"""Recipes that the command line is given as YAML: read, brought to the keys of today, checked."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from jsonargparse import get_loader
+
+from partita.commands.declared import Parser
+from partita.config.migration import written_recipe
+from partita.errors import InputError, naming, require
+from partita.files.reading import reading
+
+Configs = dict[str, Mapping[str, Any]]
+
+
+def with_recipes(parser: Parser, words: list[str]) -> tuple[list[str], Configs]:
+    """Some words, with recipes in place of the names of files where those are of an earlier
+    version, and what all files say in the keys of today."""
+    read = _read_configs(parser, words)
+    configs = {name: _in_todays_keys(content, Path(name)) for name, content in read.items()}
+    changed = {name: new for name, new in configs.items() if new != read[name]}
+    return _replaced(words, changed), configs
+
+
+def inline_recipes(words: list[str]) -> Configs:
+    """Recipes that stand among the words themselves, as `--config {...}`."""
+    found: Configs = {}
+    for text in _given(words):
+        if text.startswith("{"):
+            try:
+                content = get_loader("yaml")(text)
+            except Exception:
+                continue
+            found |= {text: content} if isinstance(content, Mapping) else {}
+    return found
+
+
+def _given(words: list[str]) -> list[str]:
+    joined = [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    return joined + [word for flag, word in pairwise(words) if flag == "--config"]
+
+
+def _read_configs(parser: Parser, words: list[str]) -> Configs:
+    """The YAML files among some words, each of which must hold the sections of a recipe."""
+    names = [name for name in _given(words) if not name.startswith("{")] if parser.recipe else []
+    return {name: _read_config(parser, Path(name)) for name in names}
+
+
+def _read_config(parser: Parser, path: Path) -> Mapping[str, Any]:
+    with reading(path, "--config"):
+        require(path.exists(), "--config", f"{path} does not exist", "name a YAML file")
+        data = path.read_bytes()
+    hint = f"{parser.prog} --print_config shows a recipe"
+    try:
+        content = get_loader("yaml")(data.decode())
+        json.dumps(content, default=str)  # fails if an anchor holds itself
+    except Exception as error:  # of many kinds: the file may hold anything
+        raise InputError("--config", f"{path} is no YAML: {one_line(error)}", hint) from error
+    require(isinstance(content, Mapping), "--config", f"{path} holds no recipe", hint)
+    for section in parser.sections:
+        inside = _inside(content, section)
+        problem = f"{path}: {section} must hold keys, got {reprlib.repr(inside)}"
+        require(isinstance(inside, Mapping | str), "--config", problem, hint)
+    return content  # type: ignore[no-any-return]
+
+
+def _in_todays_keys(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """A recipe that was perhaps written for an earlier version."""
+    with naming({"model": "--config"}):
+        return written_recipe(content, path)
+
+
+def _replaced(words: list[str], configs: Configs) -> list[str]:
+    """The words with some recipes in place of the names of their files."""
+    inline = {name: _one_document(content) for name, content in configs.items()}
+    joined = {f"--config={name}": f"--config={text}" for name, text in inline.items()}
+    return [
+        inline.get(word, word) if flag == "--config" else joined.get(word, word)
+        for flag, word in zip(["", *words], words, strict=False)
+    ]
+
+
+class _Quoting(yaml.SafeDumper):  # type: ignore[misc]
+    """Texts in quotes: without them `1e-3` is read as a number."""
+
+
+_Quoting.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
+
+
+def _one_document(content: Mapping[str, Any]) -> str:
+    """YAML in braces, which `--config` takes in place of a file."""
+    text: str = yaml.dump(dict(content), Dumper=_Quoting, default_flow_style=True, sort_keys=False)
+    return text
+
+
+def _inside(content: Any, section: str) -> object:  # noqa: ANN401 - whatever a file holds
+    """What stands under a dotted name; nothing, if what is above it does not go so deep."""
+    for key in section.split("."):
+        if not isinstance(content, Mapping):
+            return {}
+        content = content.get(key, {})
+    return content
+
+
+def placed(error: InputError, configs: Configs, words: list[str]) -> InputError:
+    """An error that names the file too if the key at fault comes from one."""
+    name = error.argument.removeprefix("--")
+    if any(word.split("=")[0] == f"--{name}" for word in words):
+        return error
+    files = [file for file, content in configs.items() if name == "options" or _says(content, name)]
+    if not files:
+        return error
+    return InputError(error.argument, f"{error.problem} (in {files[-1]})", error.remedy)
+
+
+def _says(content: Mapping[Any, Any], key: str) -> bool:
+    """Whether a file says something of a key or a section, written as messages write it."""
+    return any(name == key or name.startswith(f"{key}.") for name in _names(content))
+
+
+def _names(content: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    """All keys of a file, each with its sections and on one line: a message has no tab or end of
+    line inside a key, and cannot tell a point inside one from that after a section."""
+    for key, held in content.items():
+        name = above + " ".join(str(key).split())
+        yield name
+        if isinstance(held, Mapping):
+            yield from _names(held, f"{name}.")
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())

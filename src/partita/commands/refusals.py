@@ -1,0 +1,195 @@
+"""Words that are no options of a verb: which one is at fault, why, and what there is instead.
+
+jsonargparse refuses them in words of its own, which say little of a flag and may change. So what
+it refuses is looked at again here, with what the verb has declared.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, groupby
+from operator import itemgetter
+
+from jsonargparse import get_loader
+
+from partita.commands.declared import Parser, leaves
+from partita.commands.recipe_files import Configs
+from partita.config.renames import name_of_today
+from partita.errors import InputError, described, fits
+
+_NUMBER = re.compile(r"-\d+|-\d*\.\d+")  # which argparse does not take for a flag
+_HUGE = re.compile(r"[-+]?[0-9]{309,}")  # digits of what no fraction of the machine's holds
+
+
+def diagnosed(parser: Parser, words: list[str], configs: Configs, text: str) -> InputError:
+    """The first fault of words that were refused with a text."""
+    return next(_faults(parser, words, configs), InputError("options", text, usage(parser)))
+
+
+def usage(parser: Parser) -> str:
+    """Where to look."""
+    return f"{parser.prog} --help shows what there is"
+
+
+def huge_number(words: list[str]) -> str | None:
+    """The flag whose value has more digits than any number of the machine's."""
+    pairs = _values(words)
+    return next((flag for flag, value in pairs if _HUGE.fullmatch(value or "")), None)
+
+
+def _faults(parser: Parser, words: list[str], configs: Configs) -> Iterator[InputError]:
+    yield from _in_files(parser, configs)
+    yield from _in_flags(parser, words)
+    yield from _in_places(parser, words)
+    given = {key for content in configs.values() for key, _ in leaves(content)}
+    given |= {parser.key_of(flag) or "" for flag, _ in _values(words)}
+    missing = [*_missing_places(parser, words), *(k for k in parser.needed if k not in given)]
+    if missing:
+        names = parser.written(missing[0]) if len(missing) == 1 else ", ".join(missing)
+        yield InputError(names, "must be given", usage(parser))
+
+
+# Values ------------------------------------------------------------------------------------------
+
+
+def _in_flags(parser: Parser, words: list[str]) -> Iterator[InputError]:
+    for flag, text in _values(words):
+        key = parser.key_of(flag)
+        if flag in ("--help", "-h", "--config", "--print_config") and flag in parser.flags:
+            if flag == "--config" and text is None:
+                yield InputError(flag, "needs a value", usage(parser))
+        elif key is None:
+            yield _unknown_flag(parser, flag)
+        elif text is None:
+            yield InputError(flag, "needs a value", usage(parser))
+        elif key in parser.sections:
+            if not isinstance(_loaded(text), Mapping):
+                yield _section(parser, key)
+        else:
+            inside = flag.removeprefix("--").removeprefix(key).strip(".")
+            value = {inside: _loaded(text)} if inside and flag not in parser.aliases else text
+            yield from _misfit(parser, key, value, text)
+
+
+def _in_files(parser: Parser, configs: Configs) -> Iterator[InputError]:
+    for content in configs.values():
+        for key, value in leaves(content):
+            if key in parser.sections:
+                if not isinstance(value, Mapping):
+                    yield _section(parser, key)
+            elif key in parser.kinds:
+                yield from _misfit(parser, key, value, value)
+            elif (above := parser.key_of(f"--{key}")) is not None:  # inside of a dictionary
+                inside = {key.removeprefix(f"{above}."): value}
+                yield from _misfit(parser, above, inside, value)
+            elif key not in (place.name for place in parser.places):
+                yield _unknown_key(parser, key)
+
+
+def _misfit(parser: Parser, key: str, value: object, shown: object) -> Iterator[InputError]:
+    """Whether a value is of another type than its key's."""
+    kind = parser.kinds[key]
+    tried = [value, _loaded(value)] if isinstance(value, str) else [value]
+    if not any(fits(each, kind) for each in tried):
+        got = f"got {reprlib.repr(str(shown))}"
+        yield InputError(parser.written(key), f"must be {described(kind)}, {got}")
+
+
+def _loaded(text: str) -> object:
+    """What YAML makes of a text, as jsonargparse reads it."""
+    try:
+        value: object = get_loader("yaml")(text)
+    except Exception:
+        return text
+    return value
+
+
+def _values(words: list[str]) -> Iterator[tuple[str, str | None]]:
+    """Flags and their values; None where there is none."""
+    before = words[: words.index("--")] if "--" in words else words
+    for word, following in zip(before, [*before[1:], "--"], strict=False):
+        flag, equals, text = word.partition("=")
+        if word.startswith("--"):
+            like_a_flag = following.startswith("-") and not _NUMBER.fullmatch(following)
+            yield flag, text if equals else None if like_a_flag else following
+
+
+def _section(parser: Parser, key: str) -> InputError:
+    hint = f"write --{key}.KEY VALUE"
+    return InputError(parser.written(key), "is a section with keys of its own", hint)
+
+
+# Names -------------------------------------------------------------------------------------------
+
+
+def _unknown_flag(parser: Parser, flag: str) -> InputError:
+    new = name_of_today(flag.removeprefix("--"))
+    if new is not None:
+        return InputError(flag, "has another name now", f"write --{new}")
+    near = difflib.get_close_matches(flag, parser.flags, n=1)
+    hint = f"did you mean {near[0]}?" if near else usage(parser)
+    return InputError(flag, "unknown option", hint)
+
+
+def _unknown_key(parser: Parser, key: str) -> InputError:
+    """A key that a YAML file has and a recipe has not."""
+    new = name_of_today(key)
+    if new is not None:
+        return InputError(key, "has another name now", f"write {new}")
+    near = difflib.get_close_matches(key, [*parser.kinds, *parser.sections], n=1)
+    hint = f"did you mean {near[0]}?" if near else usage(parser)
+    return InputError(key, "unknown key", hint)
+
+
+# Places ------------------------------------------------------------------------------------------
+
+
+def free_words(words: list[str]) -> list[list[str]]:
+    """The words that are told by their place, in groups that flags part."""
+    end = words.index("--") if "--" in words else len(words)
+    taken = False  # whether the word before takes this one
+    marked = []
+    for word in words[:end]:
+        is_flag = word.startswith("--")
+        marked.append((is_flag or taken, word))
+        taken = is_flag and "=" not in word
+    parted = groupby(marked, key=itemgetter(0))
+    groups = [[word for _, word in found] for flag, found in parted if not flag]
+    return [*groups, words[end + 1 :]] if words[end + 1 :] else groups
+
+
+def _in_places(parser: Parser, words: list[str]) -> Iterator[InputError]:
+    """A word too many: there is no place for it, or flags part it from its like."""
+    groups = free_words(words)
+    free = [word for group in groups for word in group]
+    required = [place for place in parser.places if place.nargs is None]
+    open_end = any(place.nargs == "*" for place in parser.places)
+    number = len(free) if open_end else len(parser.places)
+    if len(groups) > 1 and len(required) <= len(groups[0]) < len(free):
+        number = min(number, len(groups[0]))
+    for word in free[number : number + 1]:
+        yield _too_many(parser, words, word)
+
+
+def _too_many(parser: Parser, words: list[str], word: str) -> InputError:
+    earlier = words[: words.index(word)]
+    switch = earlier[-1].removesuffix("=true") if earlier else ""
+    if switch in parser.switches and earlier[-1] != switch:
+        return InputError(switch, f"must be true or false, got {word!r}")
+    late = any(one.startswith("--") for one in earlier)
+    problem = "is one word too many" + (", or is parted from the others by flags" if late else "")
+    return InputError(repr(word), problem, usage(parser))
+
+
+def _missing_places(parser: Parser, words: list[str]) -> list[str]:
+    """The places that are left empty: argparse fills the longest row of them that it can."""
+    free = sum(map(len, free_words(words)))
+    needs = accumulate(int(place.nargs is None) for place in parser.places)
+    return [
+        place.name
+        for place, need in zip(parser.places, needs, strict=True)
+        if need > free and place.nargs != "?"
+    ]
