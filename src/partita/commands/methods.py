@@ -77,12 +77,12 @@ def gather() -> dict[str, dict[str, Any]]:
 def facts_of(name: str) -> dict[str, Any]:
     """What there is to know of a method before one chooses it."""
     method = METHODS[name]
-    about = getattr(method, "about", None)  # somebody's own method may say nothing
+    about = method.about  # somebody's own method may say nothing
     return {
         "summary": _line(method),
         **(asdict(about) if about else {}),
         "choices": dict(about.choices) if about else _undescribed(name),
-        "samplers": fitting_samplers(method.family),  # type: ignore[attr-defined]
+        "samplers": fitting_samplers(method.family),
         "file": _file(method),
     }
 

@@ -27,7 +27,6 @@ from partita.distillation.options import DistillationOptions
 from partita.errors import InputError, require
 from partita.files.names import PREFIX
 from partita.methods import METHODS
-from partita.methods.base import is_flexible
 from partita.networks.options import TransformerOptions
 from partita.provenance import without_root
 
@@ -67,9 +66,9 @@ class Recipe:
         """The recipe with the length of its run and the kind of its rows written out."""
         data, training = self.data, self.training
         method = METHODS[self.method.name]
-        usual = "padded" if data.label else getattr(method, "default_rows", "packed")
+        usual = "padded" if data.label else method.default_rows
         rows = data.rows or ("whole" if self.tokenizer.of_images else usual)
-        longer = data.longer or ("refuse" if is_flexible(method) else None)
+        longer = data.longer or ("refuse" if method.whole_texts else None)
         data = dataclasses.replace(data, rows=rows, longer=longer)
         if training.steps is None and training.seconds is None:
             training = dataclasses.replace(training, steps=DEFAULT_STEPS)

@@ -78,7 +78,7 @@ def model_card(
         facts["choices"] = ", ".join(
             f"{key} {value}" for key, value in recipe.method.options.items()
         )
-    about = getattr(METHODS[recipe.method.name], "about", None)
+    about = METHODS[recipe.method.name].about
     facts |= {"paper": about.paper} if about else {}
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())
     stated = yaml.safe_dump(terms, sort_keys=False, allow_unicode=True) if terms else ""
@@ -122,7 +122,7 @@ def network_in_words(recipe: Recipe) -> str:
         blocks = f"{network.depth} + 2 + {network.depth + 1} blocks of convolutions"
     if network.kind == "patches":
         blocks = f"{blocks} on patches of {network.patch} x {network.patch} pixels,"
-    if getattr(METHODS[recipe.method.name], "partitions", False):
+    if METHODS[recipe.method.name].partitions:
         decoder = decoder_sizes(network)[0]
         blocks = f"{network.depth - decoder} + {decoder} blocks (encoder and decoder)"
     return f"{blocks} of width {network.width}, {network.heads} heads"

@@ -28,7 +28,12 @@ from partita.networks.base import PartitionNetwork
 from partita.networks.blocks import Block, CrossBlock, initialise
 from partita.networks.conditions import Condition, Told
 from partita.networks.group_swap import GroupSwap
-from partita.networks.options import TransformerConfig, decoder_sizes, refuse_options
+from partita.networks.options import (
+    TransformerConfig,
+    TransformerOptions,
+    decoder_sizes,
+    refuse_options,
+)
 from partita.networks.packing import Documents, Owners, Packed, places_of
 from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
@@ -38,6 +43,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
     """Tokens and their groups to logits that never look at a token's own group."""
 
     groups = 2
+    recordable = True
     packed: bool = True
     """How `both` computes: packed, or with a mask for every pair of positions."""
 
@@ -159,6 +165,14 @@ class PartitionTransformer(Trunk, PartitionNetwork):
         summary = self.swap.summary(memory, segments, len(owners.rows))
         aggregate = None if summary is None else summary[asked.segments]
         return self._decode(memory, positions, asked.positions, aggregate, across, asking)
+
+    def attended_width(self, options: TransformerOptions) -> float:
+        """Two groups with shares t and 1 - t, t uniform.
+
+        t^2 + (1-t)^2 of the pairs inside of groups is 2/3 in the mean, 2 t (1-t) across is 1/3.
+        """
+        depth, width, _ = decoder_sizes(options)
+        return (2 * (options.depth - depth) * options.width + (depth + 1) * width) / 3
 
     def _registers_of(self, groups: Int[Tensor, "*n"]) -> Float[Tensor, "*n R W"]:
         """The registers of some groups: their own in training, those of group 0 otherwise."""

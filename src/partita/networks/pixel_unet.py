@@ -24,7 +24,7 @@ from partita.contracts.layouts import DENSE
 from partita.errors import require
 from partita.networks.attention import attend
 from partita.networks.layers import Conditioning, zero_linear
-from partita.networks.options import TransformerConfig, refuse_options
+from partita.networks.options import TransformerConfig, TransformerOptions, refuse_options
 from partita.networks.pixels import PixelTrunk
 from partita.networks.unet import Convolutions, Norm, zero_convolution
 
@@ -87,6 +87,10 @@ class PixelUNet(PixelTrunk):
     """Masked images to logits, by convolutions at one resolution."""
 
     kind = "unet"
+
+    def attended_width(self, options: TransformerOptions) -> float:
+        """One attention in the middle."""
+        return options.width
 
     def __init__(self, config: TransformerConfig, *, group_channels: int = GROUP_CHANNELS) -> None:
         """The groups of every norm have `group_channels` channels at least."""

@@ -27,6 +27,7 @@ from partita.networks.trunk import Trunk
 class Transformer(Trunk, Network):
     """Tokens (and positions, a scalar, a label) to logits."""
 
+    recordable = True
     causal = False
 
     def __init__(self, config: TransformerConfig) -> None:

@@ -75,8 +75,7 @@ def training_contestants(
     a loss that never holds all logits.
     """
     rows = torch.randint(tokens, (batch_size, network.length), device=device)
-    numbers = torch.arange(batch_size, device=device)
-    batch = Batch(rows, None, None, numbers, batch_size, rows.numel(), [])
+    batch = Batch.of(rows)
     for speed in speeds:
         for name, packed in TRAINING:
             if speed != "plain" and not packed:
@@ -114,7 +113,7 @@ def _advance(engine: Engine, batch: Batch, steps: int, capture: bool | None = No
 
 
 def _method(name: str, network: TransformerOptions, tokens: int, device: torch.device) -> nn.Module:
-    partitions = getattr(METHODS[name], "partitions", False)
+    partitions = METHODS[name].partitions
     options = network if partitions else replace(network, decoder=DecoderOptions())
     with device:  # to draw weights on a CPU would take longer than what is timed
         method: nn.Module = METHODS[name].build(options, tokens)  # type: ignore[attr-defined]

@@ -26,9 +26,8 @@ from partita.data.batches import Order
 from partita.errors import InputError, require
 from partita.execution.captured_pass import CapturedPass
 from partita.execution.compilation import compile_parts
-from partita.likelihood.bounds import bound_ends
-from partita.methods.ar import AR
-from partita.methods.asking import needs_host_sync
+from partita.methods.contracts import TextMethod
+from partita.methods.queries import can_be_recorded
 from partita.optim.optimisers import OPTIMISERS
 from partita.parallel import World, like, release, spread, synchronising, whole
 from partita.randomness import Noise
@@ -121,7 +120,7 @@ class Engine:
         alone = self.world.size == 1 and self.lesson is None and not self._drops
         if not (self.run.capture and alike and alone):
             return False
-        if needs_host_sync(self.method, parts[0].tokens):
+        if not can_be_recorded(self.method, parts[0].tokens):
             return False
         return self.captured is None or self.captured.takes(parts[0])
 
@@ -152,8 +151,7 @@ class Engine:
     @property
     def _drops(self) -> bool:
         """Whether there is dropout."""
-        config = getattr(getattr(self.method, "network", None), "config", None)
-        return bool(getattr(config, "dropout", 0.0))
+        return isinstance(self.method, TextMethod) and self.method.sizes.dropout > 0
 
     def _seed_dropout(self, part: int) -> None:
         """Dropout draws from torch's generator, whose seed is made from the step."""
@@ -174,7 +172,8 @@ class Engine:
             return None
         batch = order.first(count, self.world.share(count, "validation_rows"))
         parts = batch.to(self.world.device).split(self.run.micro_batch or order.batch_size)
-        exact = isinstance(self.method, AR)
+        method = self.method if isinstance(self.method, TextMethod) else None
+        exact = method is not None and method.exact
         totals = torch.zeros(1 if exact else REPLICATES, dtype=torch.float64)
         self.method.eval()
         with self.average.applied_to(self.method):
@@ -182,7 +181,7 @@ class Engine:
                 for part in parts:
                     totals[replicate] += float(self._loss(part, replicate, bound=True)[1])
             release(self.objective)
-        ends = bound_ends(self.method) if self.lesson is None else 0.0
+        ends = method.bound_ends() if method is not None and self.lesson is None else 0.0
         per_token = self.world.total(totals) / batch.count + ends
         error = 0.0 if exact else float(per_token.std()) / math.sqrt(len(totals))
         return Estimate(float(per_token.mean()), error, batch.count)

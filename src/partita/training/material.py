@@ -18,7 +18,6 @@ from partita.data.prepare import prepare
 from partita.data.prepared import Prepared
 from partita.errors import InputError, require
 from partita.methods import METHODS
-from partita.methods.base import is_flexible
 from partita.training.rehearsal import row_length
 
 _SHOWN = 8  # classes that a message names
@@ -84,7 +83,7 @@ def left_out(recipe: Recipe, prepared: Prepared) -> int:
 
 def _separator(recipe: Recipe, prepared: Prepared) -> int | None:
     """Where a model knows ends by itself, nothing has to stand between texts."""
-    if not is_flexible(METHODS[recipe.method.name]):
+    if not METHODS[recipe.method.name].whole_texts:
         return None
     return recipe.data.separator_tokens(text_tokenizer(prepared.tokenizer))
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from partita.config.recipe import Recipe, flatten
+from partita.contracts.batch import Batch
 from partita.distillation.sdtt import check_student
 from partita.errors import InputError, naming, require
 from partita.execution.choice import sample
 from partita.memory import machine_memory
 from partita.methods import METHODS
-from partita.methods.base import is_flexible
 from partita.randomness import Noise
 from partita.training.retrofit import is_retrofit, may_change, refuse_conditions
 
@@ -35,7 +35,7 @@ def rehearse(recipe: Recipe) -> None:
     if recipe.distillation.round:
         _check_teacher(recipe, small)
     try:
-        small.loss(torch.zeros(1, length, dtype=torch.int64), Noise.for_batch(0, 1))
+        small.loss(Batch.of(torch.zeros(1, length, dtype=torch.int64)), Noise.for_batch(0, 1))
     except TypeError as error:
         raise InputError("method", f"has no loss with these options: {error}") from error
     options = recipe.sampling.arguments()
@@ -70,7 +70,7 @@ def _check_rows(recipe: Recipe) -> None:
         require(rows != "whole", "data.rows", "whole rows are for images", "leave it out")
         of_pixels = "is for images of pixels; give --tokenizer.name pixels too"
         require(recipe.tokenizer.levels is None, "tokenizer.levels", of_pixels)
-    whole = not is_flexible(METHODS[name]) or rows == "padded"
+    whole = not METHODS[name].whole_texts or rows == "padded"
     problem = f"{rows} rows have no ends of their own, and {name} learns where texts end"
     require(whole, "data.rows", problem, "leave it out, or give padded")
     labelled = recipe.data.label is None or rows == "padded"

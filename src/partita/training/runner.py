@@ -24,7 +24,7 @@ from partita.data.shards import Shards
 from partita.errors import naming
 from partita.files.atomic import check_folder
 from partita.files.names import PREFIX, RUNS
-from partita.methods.base import is_flexible
+from partita.methods.contracts import TextMethod
 from partita.models.parts import build
 from partita.models.trained import TrainedModel, kind_of, load
 from partita.parallel import World, joined
@@ -128,7 +128,7 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World, signals: 
     world.first_does(run.open)
     parameters = sum(p.numel() for p in method.parameters())
     # Bits of a divergence, or of texts with their ends, are not to be compared with an entropy.
-    apart = recipe.distillation.round > 0 or is_flexible(method)
+    apart = recipe.distillation.round > 0 or method.whole_texts
     entropy = None if apart else _unigram_bits(prepared.train)
     setting = Setting(
         folder,
@@ -139,7 +139,7 @@ def _run(recipe: Recipe, folder: Path, watcher: Watcher, world: World, signals: 
         str(world.device),
         world.size,
         left_out(recipe, prepared),
-        bounded=getattr(getattr(method, "law", None), "bound", True),
+        bounded=not isinstance(method, TextMethod) or method.is_bounding,
     )
     if world.first:
         watcher.ready(setting)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from partita.networks.options import TransformerOptions, decoder_sizes
-from partita.networks.partition import PartitionTransformer
-from partita.networks.pixel_unet import PixelUNet
+from partita.methods.contracts import TextMethod
+from partita.networks.base import AnyNetwork
+from partita.networks.options import TransformerOptions
 
 # Dense bfloat16 FLOP/s by a part of the device's name, from the vendors' data sheets.
 PEAKS = {
@@ -30,24 +30,11 @@ def flops_per_token(method: nn.Module, network: TransformerOptions) -> float:
     """
     names = dict(method.named_parameters())
     matrices = sum(p.numel() for name, p in names.items() if p.ndim >= 2 and "embed" not in name)
-    shared = getattr(getattr(method, "network", None), "tokens_each", 1)
-    places = network.length / shared
-    once = 6.0 * matrices + 12.0 * places * _attended_width(method, network)
-    return once / shared * getattr(method, "passes", 1)
-
-
-def _attended_width(method: nn.Module, network: TransformerOptions) -> float:
-    """Widths of all attention layers, each times the share of the pairs that it computes.
-
-    Two groups with shares t and 1 - t, t uniform: t^2 + (1-t)^2 is 2/3 in the mean, 2 t (1-t) 1/3.
-    """
-    inner = getattr(method, "network", None)
-    if isinstance(inner, PixelUNet):
-        return network.width
-    if not isinstance(inner, PartitionTransformer):
-        return network.depth * network.width
-    depth, width, _ = decoder_sizes(network)
-    return (2 * (network.depth - depth) * network.width + (depth + 1) * width) / 3
+    inner = next((part for part in method.children() if isinstance(part, AnyNetwork)), AnyNetwork())
+    places = network.length / inner.tokens_each
+    once = 6.0 * matrices + 12.0 * places * inner.attended_width(network)
+    passes = method.passes if isinstance(method, TextMethod) else 1
+    return once / inner.tokens_each * passes
 
 
 def peak_flops(device: torch.device) -> float | None:
