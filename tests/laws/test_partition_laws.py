@@ -17,7 +17,7 @@ from scipy import stats
 
 from partita.contracts.batch import Batch
 from partita.errors import InputError
-from partita.likelihood.bounds import bound_ends, nelbo, scattered
+from partita.likelihood.bounds import nelbo, scattered
 from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import ComplementaryMDLM
 from partita.processes.corruption import (
@@ -302,7 +302,7 @@ def test_truncated_schedules_stay_bounds_in_both_groups(name):
     """Continuous time: some tokens are shown by the prior, some are guessed at the end."""
     length, schedule = 2, make_schedule(name)
     method, sequences = table_pgm(random_logits(length), schedule=schedule), all_sequences(length)
-    ends = length * bound_ends(method, Continuous(schedule))
+    ends = length * method.bound_ends(Continuous(schedule))
     edges = torch.tensor([0.0, 1.0], dtype=torch.float64)
     cut_start, cut_end = float(schedule.one_minus_alpha(edges)[0]), float(schedule.alpha(edges)[1])
     assert ends == pytest.approx(length * (cut_start + cut_end) * math.log(VOCAB))
@@ -338,7 +338,7 @@ def truncated_log_p(method, x, shown, left):
 def test_truncated_chains_stay_bounds_in_both_groups(name, steps):
     length, schedule = 2, make_schedule(name)
     method, sequences = table_pgm(random_logits(length), schedule=schedule), all_sequences(length)
-    ends = length * bound_ends(method, Discrete(schedule, steps))
+    ends = length * method.bound_ends(Discrete(schedule, steps))
     bounds = discrete_groups(method, sequences, schedule, steps)
     states = all_states(length)
     guess = torch.eye(VOCAB + 1, VOCAB, dtype=torch.float64)

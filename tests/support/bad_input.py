@@ -15,6 +15,7 @@ from partita.config.recipe import Recipe
 from partita.config.sampling import SamplingOptions
 from partita.config.training import RunOptions, TrainingOptions
 from partita.contracts.batch import Batch
+from partita.contracts.layouts import DENSE
 from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions
 from partita.data.tokenizers import BPETokenizer, ByteTokenizer
@@ -356,6 +357,13 @@ TABLE = {
     "large variances of DDIM": (
         lambda: generate(ddpm(), [2], eta=0.0, variance="large"),
         "variance",
+    ),
+    "a loss of a tensor": (lambda: mdlm().loss(TEXT, Noise.for_batch(0, 2)), "batch"),
+    "a batch of one row too few dimensions": (lambda: Batch.of(TEXT[0]), "tokens"),
+    "a batch of numbers": (lambda: Batch.of(TEXT.float()), "tokens"),
+    "a batch that is read in two ways": (
+        lambda: Batch.of(TEXT, ends=TEXT > 0, layout=DENSE),
+        "layout",
     ),
     "whole numbers to diffuse": (lambda: ddpm().loss(TEXT, Noise.for_batch(0, 2)), "x_0"),
     "a transition in a list": (

@@ -62,7 +62,7 @@ class Model:
     @property
     def sizes(self) -> NetworkConfig:
         """The sizes of its network; those of none, if it has no network."""
-        parts = self.children() if isinstance(self, nn.Module) else ()
+        parts = self.children() if isinstance(self, nn.Module) else vars(self).values()
         return next((part.config for part in parts if isinstance(part, AnyNetwork)), NO_NETWORK)
 
 

@@ -49,10 +49,11 @@ STEPS = 1000
 
 
 class Diffused(NamedTuple):
-    """The step of each row, and the noise of every vector."""
+    """The step of each row, and the address of the noise of every vector."""
 
     t: Int64[Tensor, "B"]
-    epsilon: Float[Tensor, "B L D"]
+    noise: Noise
+    address: int
 
 
 @METHODS.register("ddpm")
@@ -175,16 +176,15 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         is a vector of 0 and never counts.
         """
         t = even_steps(noise, step, check_batch(batch, self).size, self.process.steps)
-        shape = (*batch.tokens.shape, self.network.dimensions)
-        like = torch.empty(shape, device=batch.tokens.device)
-        return self.loss_given(batch, Diffused(t, gaussian(noise, Purpose.MASK, step, like)))
+        return self.loss_given(batch, Diffused(t, noise, step))
 
     def loss_given(self, batch: Batch, drawn: Diffused) -> Loss:
-        """The same at given steps, with given noise: its mean over t = 1..T is the bound."""
+        """The same at given steps: its mean over t = 1..T is the bound."""
         t, real = drawn.t, batch.real
         tokens = batch.padded_with(0).tokens
         e = self.vectors()[tokens]
-        x_t = self.process.marginal(e, t, drawn.epsilon)
+        epsilon = gaussian(drawn.noise, Purpose.MASK, drawn.address, e)
+        x_t = self.process.marginal(e, t, epsilon)
         seen = torch.where(real[..., None], x_t, 0)
         log_probs = self.log_probabilities(seen, t, batch.label, layout=batch.layout())
         rounding = -log_probs.gather(-1, tokens[..., None])[..., 0]

@@ -273,10 +273,12 @@ def _added(empty: Tensor, place: tuple[Tensor, Tensor], values: Tensor) -> Tenso
 
 def _check(batch: Batch, model: FlexMDM) -> None:
     """As for any method, but all texts may be empty; and no text holds the end marker."""
-    if batch.is_token is None or not readable(batch.tokens) or bool(batch.is_token.any()):
-        check_batch(batch, model)
     if not readable(batch.tokens):
+        check_batch(batch, model)
         return
     real = batch.tokens if batch.is_token is None else batch.tokens[batch.is_token]
+    if real.numel() == 0:
+        return
+    check_batch(batch, model)
     problem = f"holds the end marker ({model.end_id}) as if it were a real one"
     require(not bool((real == model.end_id).any()), "tokens", problem)
