@@ -17,6 +17,7 @@ __all__ = [
     "PGM",
     "SEDD",
     "BPETokenizer",
+    "Batch",
     "ByteTokenizer",
     "Callback",
     "CausalTransformer",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from partita.config.recipe import Recipe
     from partita.config.sampling import SamplingOptions
     from partita.config.training import RunOptions, TrainingOptions
+    from partita.contracts.batch import Batch
     from partita.contracts.estimate import Estimate
     from partita.contracts.prompt import Prompt
     from partita.data.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer
@@ -134,6 +136,7 @@ _MODULES = {
     "partita.distillation.options": "DistillationOptions",
     "partita.errors": "InputError",
     "partita.likelihood.enumeration": "exact_log_likelihood",
+    "partita.contracts.batch": "Batch",
     "partita.contracts.estimate": "Estimate",
     "partita.likelihood.bounds": "nelbo",
     "partita.likelihood.orders": "order_likelihood",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any, TypeVar, cast
 
 MOVED = {
     "data.options": "config.data",
@@ -35,6 +38,7 @@ MOVED = {
     "hub": "models",
     "hub.format": "files.format",
     "hub.image_tokenizers": "data.saved_tokenizers",
+    "methods.asking": "methods.queries",
     "methods.options": "config.method",
     "migration": "config.migration",
     "names": "files.names",
@@ -75,6 +79,27 @@ def today_of(name: str) -> str:
     if new != name:
         warnings.warn(f"partita.{name} is partita.{new} now", DeprecationWarning, stacklevel=3)
     return new
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def old_keywords(**today: str) -> Callable[[F], F]:
+    """Decorator for a function whose arguments had other names: `@old_keywords(old="new")`."""
+
+    def add(function: F) -> F:
+        @functools.wraps(function)
+        def renamed(*given: Any, **named: Any) -> object:
+            for old, new in today.items():
+                if old in named:
+                    said = f"{function.__name__}: {old}= is {new}= now"
+                    warnings.warn(said, DeprecationWarning, stacklevel=2)
+                    named[new] = named.pop(old)
+            return function(*given, **named)
+
+        return cast(F, renamed)
+
+    return add
 
 
 def today(name: str) -> str | None:

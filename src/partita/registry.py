@@ -135,8 +135,3 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
-
-
-def is_ours(thing: object) -> bool:
-    """Whether something is of a class of this library, and not of somebody's own."""
-    return type(thing).__module__.split(".")[0] == __name__.split(".")[0]

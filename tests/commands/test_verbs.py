@@ -129,7 +129,8 @@ def test_scores_are_bounds_and_exact_for_ar(capsys, monkeypatch):
     model = partita.load("runs/corpus-ar")
     ids = torch.tensor(model.tokenizer.encode(text))
     nats = sum(
-        float(model.method.loss(part[None]).per_token.sum()) for part in ids.split(model.length)
+        float(model.method.loss(partita.Batch.of(part[None])).per_token.sum())
+        for part in ids.split(model.length)
     )
     assert score["bits"] == pytest.approx(nats / math.log(2), rel=1e-5)
     assert score["bits_error"] == 0
@@ -309,7 +310,7 @@ def test_the_report_of_sums_of_scores(capsys, tmp_path):
     loaded = partita.load(model)
     text = Path("corpus.txt").read_text()
     tokens, real = windows(loaded.tokenizer.encode(text)[:480], loaded.length)
-    expected = score_consistency(loaded.method, tokens, valid=real)
+    expected = score_consistency(loaded.method, tokens, is_token=real)
     assert [row["mean"] for row in rows] == pytest.approx([row.mean for row in expected])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(words) == 0

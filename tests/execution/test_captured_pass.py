@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from partita.config.training import RunOptions, TrainingOptions
+from partita.contracts.batch import Batch
 from partita.data.batches import InMemory, Order, Packed
 from partita.execution.captured_pass import CapturedPass
 from partita.execution.program import Board, Sizes, _stretches
 from partita.execution.sampling import Answer
 from partita.methods import METHODS
-from partita.methods.asking import needs_host_sync
+from partita.methods.queries import can_be_recorded
 from partita.networks import TransformerOptions
 from partita.parallel import World
 from partita.processes.corruption import make_law
@@ -47,8 +48,7 @@ def build(name, **options):
 
 def engine(name, **options):
     method = build(name, **options)
-    if hasattr(method, "everywhere"):
-        method.everywhere = True  # as on a GPU, where the head is small
+    method.everywhere = True  # as on a GPU, where the head is small
     run, world = RunOptions(device="cpu"), World(0, 1, torch.device("cpu"))
     return Engine(method, TrainingOptions(batch_size=ROWS, label_dropout=0.3), run, world)
 
@@ -96,7 +96,7 @@ def test_batches_of_another_shape_are_not_taken():
     machine._replayed(plain)
     captured = machine.captured
     assert captured.takes(plain)
-    padded = replace(plain, valid=torch.ones_like(plain.tokens, dtype=torch.bool))
+    padded = replace(plain, is_token=torch.ones_like(plain.tokens, dtype=torch.bool))
     documents = replace(plain, ends=torch.zeros_like(plain.tokens, dtype=torch.bool))
     for other in (labelled, padded, documents, replace(plain, size=9), plain.split(2)[0]):
         assert not captured.takes(other)
@@ -119,8 +119,8 @@ def without_values(method, label=False):
     numbers = torch.arange(ROWS, device="meta")
     noise = Noise(0, numbers, since=torch.zeros((), dtype=torch.int64, device="meta"))
     told = {"label": numbers % CLASSES} if label else {}
-    assert not needs_host_sync(method, tokens)
-    method.loss(tokens, noise, **told).objective.backward()
+    assert can_be_recorded(method, tokens)
+    method.loss(Batch.of(tokens, **told), noise).objective.backward()
 
 
 @every_recorded
@@ -148,9 +148,9 @@ def test_a_loss_that_looks_is_noticed():
     method = build("mdlm").to("meta")
     method.everywhere = False
     tokens = torch.randint(VOCAB, (ROWS, LENGTH), device="meta")
-    assert needs_host_sync(method, tokens)
+    assert not can_be_recorded(method, tokens)
     with pytest.raises(NotImplementedError, match="nonzero"):
-        method.loss(tokens, Noise.for_batch(0, ROWS, device="meta"))
+        method.loss(Batch.of(tokens), Noise.for_batch(0, ROWS, device="meta"))
 
 
 @pytest.mark.parametrize("name", ["mdlm", "md4", "maskgit", "pgm"])

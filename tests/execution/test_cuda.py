@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from partita.config.training import TrainingOptions
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Dense, Segments
 from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed
 from partita.likelihood.bounds import nelbo
 from partita.methods import AR, MDLM, METHODS, PGM
-from partita.methods.asking import asks_everywhere
+from partita.methods.queries import asks_everywhere
 from partita.networks import (
     CausalTransformer,
     PartitionTransformer,
@@ -166,13 +167,13 @@ def test_the_loss_of_documents_in_half_precision(kind):
     model, tokens = build(kind).cuda(), torch.randint(0, VOCAB, (64, LENGTH), device="cuda")
     ends, mask = documents(64, LENGTH)
     layout, noise = Segments.of_documents(ends), Noise.for_batch(0, 64, device="cuda")
-    exact = model.loss(tokens, noise, layout=layout)
+    exact = model.loss(Batch.of(tokens, layout=layout), noise)
     with torch.autocast("cuda", torch.bfloat16):
-        half = model.loss(tokens, noise, layout=layout)
+        half = model.loss(Batch.of(tokens, layout=layout), noise)
         half.objective.backward()
     torch.testing.assert_close(half.objective, exact.objective, atol=0.0, rtol=2e-2)
     if kind is MDLM:  # under a mask, AR would not begin documents with its start token
-        oracle = model.loss(tokens, noise, layout=Dense(mask))
+        oracle = model.loss(Batch.of(tokens, layout=Dense(mask)), noise)
         torch.testing.assert_close(exact.per_token, oracle.per_token, atol=1e-4, rtol=1e-4)
     assert all(bool(torch.isfinite(parameter.grad).all()) for parameter in model.parameters())
 
@@ -203,7 +204,7 @@ def test_losses_are_the_same_on_every_device(name):
     for device in ("cpu", "cuda"):
         model.zero_grad()
         noise = Noise.for_batch(0, 8, device=device)
-        loss = model.to(device).loss(tokens.to(device), noise)
+        loss = model.to(device).loss(Batch.of(tokens.to(device)), noise)
         loss.objective.backward()
         gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
         results[device] = loss.per_token.detach().cpu(), gradients
@@ -248,10 +249,10 @@ def test_small_heads_are_asked_everywhere():
     tokens = torch.randint(VOCAB, (3, LENGTH), device="cuda")
     assert asks_everywhere(method, tokens)
     noise = Noise.for_batch(0, 3, device="cuda")
-    method.loss(tokens, noise)  # what is compiled first may wait
+    method.loss(Batch.of(tokens), noise)  # what is compiled first may wait
     torch.cuda.synchronize()
     with sync_debug():
-        method.loss(tokens, noise, 1).objective.backward()
+        method.loss(Batch.of(tokens), noise, 1).objective.backward()
     sizes = {"length": LENGTH, "width": 64, "depth": 2, "heads": 2}
     large = METHODS["mdlm"].build(TransformerOptions(**sizes), 400).cuda()  # of 2 x 12 x 64^2
     assert not asks_everywhere(large, tokens)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from partita.categorical import Decoding, sample_categorical, weights
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import segment_at
 from partita.execution.choice import sample
 from partita.kernels import KERNELS
@@ -180,7 +181,7 @@ def test_fused_losses(name, half):
         model.network.fused = fused
         model.zero_grad()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            loss = model.loss(tokens, Noise.for_batch(0, 6, 0, "cuda"), 1)
+            loss = model.loss(Batch.of(tokens), Noise.for_batch(0, 6, 0, "cuda"), 1)
         loss.objective.backward()
         found.append((loss, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
     (plain, slopes), (fused, others) = found

@@ -13,7 +13,6 @@ from partita.config.training import RunOptions, TrainingOptions
 from partita.data.batches import InMemory, Order, Packed, Padded
 from partita.errors import InputError
 from partita.methods import MDLM, METHODS
-from partita.methods.asking import asks_everywhere
 from partita.networks import TransformerOptions
 from partita.parallel import World
 from partita.processes.corruption import Subset, make_law
@@ -148,16 +147,15 @@ def test_a_loss_that_waits_after_all():
 class Growing(MDLM):
     """Somebody's own: what it makes of the step would be lost in a recording."""
 
-    def loss(self, tokens, noise, step=0, **told):
-        found = super().loss(tokens, noise, step, **told)
+    def loss(self, batch, noise, step=0, **choices):
+        found = super().loss(batch, noise, step, **choices)
         return replace(found, objective=found.objective * (1 + step))
 
 
 class Fixed(MDLM):
     """Another, which says that it can be recorded."""
 
-    def waits(self, tokens):
-        return not asks_everywhere(self, tokens)
+    recordable = True
 
 
 @pytest.mark.parametrize(("kind", "captured"), [(Growing, False), (Fixed, True)])

@@ -17,11 +17,13 @@ import re
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.methods.d3pm import D3PM, posterior, reverse
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
 from partita.processes.betas import make_betas
+from partita.processes.draws import Noised
 from partita.processes.matrices import Own, make_transition
 from tests.golden.cases import load, named
 
@@ -132,8 +134,9 @@ def test_terms_of_the_bound(name, own):
     possible = case["posterior_valid"].bool().transpose(1, 2)
     shape = steps, case.config["K"], case.config["V"]
     reachable = case["posterior_valid"].flatten().bool()
-    loss = method.loss_under(
-        x[reachable], z[reachable], t[reachable], torch.ones_like(x[reachable]) > 0
+    loss = method.loss_given(
+        Batch.of(x[reachable], is_token=torch.ones_like(x[reachable]) > 0),
+        Noised(z[reachable], t[reachable]),
     )
 
     def spread(values):
@@ -174,7 +177,7 @@ def test_equation_4_in_the_last_step_copies_visible_tokens(name):
     case, chain = chain_of(name)
     method = D3PM(Recorded(case["logits"]), transition=chain)
     t, z, x = every(case)
-    loss = method.loss_under(x, z, t, torch.ones_like(x) > 0)
+    loss = method.loss_given(Batch.of(x, is_token=torch.ones_like(x) > 0), Noised(z, t))
     divergence = (loss.per_token - chain.prior_nats(x)) / case.config["T"]
     divergence = divergence.view(len(case["Q"]), case.config["K"], -1).transpose(1, 2)
     terms = (case["Qbar"][1:, : case.config["V"]] * divergence).sum(-1)

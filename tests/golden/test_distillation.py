@@ -16,9 +16,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Queries
 from partita.distillation import DIVERGENCES, SDTT, DistillationOptions
-from partita.distillation.sdtt import teacher_targets
+from partita.distillation.sdtt import Planned, teacher_targets
 from partita.errors import InputError
 from partita.methods import MDLM, PGM
 from partita.methods.mdlm import subs
@@ -428,7 +429,9 @@ class Whole:
         )
         lesson = SDTT(self.student, self.teacher, options)
         everything = torch.ones_like(self.hidden)
-        return lesson.loss_under(self.tokens, self.hidden, self.path.plan, self.u, everything)
+        return lesson.loss_given(
+            Batch.of(self.tokens, is_token=everything), Planned(self.hidden, self.path.plan, self.u)
+        )
 
     def as_theirs(self, divergence):
         """Our loss by their rows, which need not be normalised, and by their divisor."""

@@ -16,9 +16,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.contracts.ragged import Ragged
 from partita.errors import InputError
 from partita.methods import MDLM
+from partita.methods.flexmdm import Thinned
 from partita.methods.masked_method import TIME_SCALE
 from partita.models.published.reference import EMBEDDING, load_dit, load_flexible
 from partita.networks import TransformerConfig
@@ -228,7 +230,7 @@ def loss_of(case: Case, method, state, t):
     by the number of tokens and takes it off.
     """
     valid = case["x1"] != case.config["pad_token"]
-    loss = method.loss_under(case["x1"], state, t, valid)
+    loss = method.loss_given(Batch.of(case["x1"], is_token=valid), Thinned(state, t))
     assert loss.tokens == valid.sum()
     unmask = (method.process.unmasking.weight(t)[:, None] * loss.cross_entropy).sum()
     order = method.order_nats[valid.sum(-1)].sum()
@@ -406,7 +408,9 @@ def test_loss_of_fixed_length():
     masked = case["mdm.u"] >= method.schedule.alpha(t)[:, None]
     assert torch.equal(torch.where(masked, case.config["mask_token"], x), case["mdm.xt"])
     weights = method.schedule.weight(t)[:, None].expand(masked.shape)
-    loss = method.loss_under(x, Corruption(masked, weights, t), torch.ones_like(masked))
+    loss = method.loss_given(
+        Batch.of(x, is_token=torch.ones_like(masked)), Corruption(masked, weights, t)
+    )
     case.close(loss.objective, "mdm.loss")
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.contracts.ragged import Ragged
-from partita.methods.flexmdm import LEAST
+from partita.methods.flexmdm import LEAST, Thinned
 from partita.processes.insertion import Interpolant, order_nats
 from tests.golden.cases import Case, load, parts
 from tests.support.flexible_references import agree, model_of, pairs, process_of
@@ -138,7 +139,9 @@ def test_loss_of_the_posteriors(file, pair):
         texts, real, state, chances = enumerated(case, process, time)
         number = numbers_of(case, state)
         method = model_of(process, tokens.log()[number], gaps[number])
-        loss = method.loss_under(texts, state, time.expand(len(texts)), real)
+        loss = method.loss_given(
+            Batch.of(texts, is_token=real), Thinned(state, time.expand(len(texts)))
+        )
         masks = process.unmasking.weight(time) * loss.cross_entropy.sum(-1)
         whole = loss.per_token.sum(-1) + order_nats(longest)[real.sum(-1)]
         places = torch.arange(longest + 1)

@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch import nn
 
-from partita.methods.genmd4 import GenMD4
+from partita.contracts.batch import Batch
+from partita.methods.genmd4 import GenMD4, MaskedTwice
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
@@ -112,7 +113,9 @@ class Replay:
         self.x, states = self.flat("x0"), [self.flat("zt_1"), self.flat("zt_2")]
         self.masks = tuple(state == case.config["mask_id"] for state in states)
         self.valid = torch.ones_like(self.x, dtype=torch.bool)
-        self.loss = self.model.loss_under(self.x, self.masks, case["t"], self.valid)
+        self.loss = self.model.loss_given(
+            Batch.of(self.x, is_token=self.valid), MaskedTwice(self.masks, case["t"])
+        )
         for (tokens, scalar), state in zip(self.network.seen, states, strict=True):
             assert torch.equal(tokens, state)
             torch.testing.assert_close(scalar, (TIME_SCALE * case["t"]).float())
@@ -144,7 +147,9 @@ class Replay:
         masks, self.network.seen = (self.masks[index],) * 2, []
         logits = self.network.logits
         self.network.logits = [logits[index]] * 2
-        loss = self.model.loss_under(self.x, masks, self.case["t"], self.valid)
+        loss = self.model.loss_given(
+            Batch.of(self.x, is_token=self.valid), MaskedTwice(masks, self.case["t"])
+        )
         self.network.logits = logits
         return (loss.per_token - self.model.ends(self.x, self.valid)).sum(-1) / (1 - self.t1)
 
@@ -300,7 +305,9 @@ class Toy:
         """E over masks of the loss at each time, without ends, [times, sequences]."""
         tokens, masked, row_times = self.rows(times)
         valid = torch.ones_like(masked)
-        loss = self.model.loss_under(tokens, (masked, masked), row_times, valid)
+        loss = self.model.loss_given(
+            Batch.of(tokens, is_token=valid), MaskedTwice((masked, masked), row_times)
+        )
         nats = (loss.per_token - self.model.ends(tokens, valid)).sum(-1)
         chance = self.chance(tokens, masked, row_times)
         chance = chance if through_masks else chance.detach()
@@ -426,7 +433,9 @@ def test_toy_reinforce():
             ends = torch.autograd.grad(toy.model.ends(*one).sum(), raw)[0]
             for first, second in itertools.product(toy.masks[:, None], repeat=2):
                 masks = (first, second)
-                loss = toy.model.loss_under(one[0], masks, time[None], one[1])
+                loss = toy.model.loss_given(
+                    Batch.of(one[0], is_token=one[1]), MaskedTwice(masks, time[None])
+                )
                 found = torch.autograd.grad(loss.objective * loss.tokens, raw)[0] - ends
                 chances = [toy.chance(one[0], z, time[None]).detach() for z in masks]
                 expected += share * chances[0] * chances[1] * found

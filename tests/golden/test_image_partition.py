@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from partita.categorical import PLAIN, Decoding, weights
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Queries
 from partita.methods import PGM
 from partita.models.published.images import load_image_partition
@@ -101,7 +102,7 @@ def test_image_partition_loss_and_gradient_norms():
     images = Images("pgm_image_dit")
     case, before = images.case, images.before
     rows, groups = images.rows(case["in.tokens"]), images.groups(case["in.group_idxs"])
-    log_probs, asked = images.method.predict_both(rows, groups, None, images.label())
+    log_probs, asked = images.method.predict_both(Batch.of(rows, label=images.label()), groups)
     scored = asked.positions > before  # registers and start have no code
     target = rows[asked.rows, asked.positions][scored]
     mean = -log_probs[scored].gather(1, target[:, None]).mean()

@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.errors import InputError
 from partita.methods import MaskGIT
 from partita.models.published.images import load_maskgit
@@ -153,7 +154,7 @@ def test_maskgit_loss():
     code = case["code"].flatten(1)
     method = MaskGIT(Recorded(logits), mask_id=case.config["mask_token"])
     corruption = Corruption(mask, torch.ones_like(mask, dtype=torch.float64), None)
-    loss = method.loss_under(code, corruption, torch.ones_like(mask))
+    loss = method.loss_given(Batch.of(code, is_token=torch.ones_like(mask)), corruption)
     given_away = -(1 - logits.softmax(-1)[..., method.mask_id]).log()
     theirs = loss.per_token.sum() + given_away[mask].sum()
     torch.testing.assert_close(

@@ -91,7 +91,7 @@ def recorded_loss(case: Case, network, schedule, t, weight):
     masked = state == mask_id
     corruption = Corruption(masked, weight[:, None].expand(masked.shape), t)
     method = MD4(network, mask_id=mask_id, schedule=schedule)
-    loss = method.loss_under(tokens, corruption, torch.ones_like(masked))
+    loss = method.loss_given(partita.Batch.of(tokens, is_token=torch.ones_like(masked)), corruption)
     assert torch.equal(network.tokens, state)
     torch.testing.assert_close(network.scalar, (TIME_SCALE * t).float())
     return loss

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.likelihood.bounds import nelbo
 from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import MD4
@@ -88,7 +89,9 @@ class Toy:
         model, tokens, masked, row_times = self.at(kind, times)
         row_weight = weight.repeat_interleave(len(self.tokens))[:, None]
         corruption = Corruption(masked, row_weight.expand(masked.shape), row_times)
-        loss = model.loss_under(tokens, corruption, torch.ones_like(masked)).per_sequence
+        loss = model.loss_given(
+            Batch.of(tokens, is_token=torch.ones_like(masked)), corruption
+        ).per_sequence
         hidden, visible = schedule.one_minus_alpha(row_times), schedule.alpha(row_times)
         chance = torch.where(masked, hidden[:, None], visible[:, None]).prod(-1)
         return (chance * loss).view(-1, *self.shape).sum(-1)
@@ -205,7 +208,7 @@ def test_toy_subset_bound(name):
     chance, weight = 1 / (toy.length * ways), toy.length / counts.clamp(min=1)
     corruption = Corruption(toy.masked, (chance * weight).expand(toy.masked.shape), None)
     model = toy.at("timeindep", torch.zeros(1))[0]
-    loss = model.loss_under(toy.tokens, corruption, torch.ones_like(toy.masked))
+    loss = model.loss_given(Batch.of(toy.tokens, is_token=torch.ones_like(toy.masked)), corruption)
     toy.case.close(loss.per_sequence.view(toy.shape).sum(-1), "closed_form_nelbo")
 
 

@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from partita.categorical import PLAIN, Decoding, weights
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Queries
 from partita.contracts.prompt import Prompt
 from partita.methods import MDLM, PGM, ComplementaryMDLM
@@ -186,7 +187,7 @@ def test_end_to_end_losses_and_gradient_norms(name, packed):
         )
     method, everything = PGM(network), torch.ones_like(groups)
     law = Continuous(make_schedule("log-linear"))
-    loss = method.loss_of(tokens, weighed(groups, *law.weights(t), everything))
+    loss = method.loss_given(Batch.of(tokens), weighed(groups, *law.weights(t), everything))
     case.close(loss.per_token, "out.e2e_train_nll")
     loss.objective.backward()
     gradients = {name: p.grad for name, p in network.named_parameters()}
@@ -200,7 +201,9 @@ def test_end_to_end_losses_and_gradient_norms(name, packed):
         )
     # Evaluation predicts group 1 alone.
     per_row = law.weights(t)[0][:, None].expand(groups.shape)
-    estimate = method.loss_under(tokens, Corruption(groups, per_row, t), everything)
+    estimate = method.loss_given(
+        Batch.of(tokens, is_token=everything), Corruption(groups, per_row, t)
+    )
     case.close(estimate.per_token, "out.e2e_eval_nll")
 
 
@@ -240,7 +243,9 @@ def loss_case():
 def train_loss(case, method, hidden, visible, valid=None):
     groups = case["in.group_idxs"].bool()
     everything = torch.ones_like(groups) if valid is None else valid
-    return method.loss_of(case["in.x0"], weighed(groups, hidden, visible, everything), valid)
+    return method.loss_given(
+        Batch.of(case["in.x0"], is_token=valid), weighed(groups, hidden, visible, everything)
+    )
 
 
 def eval_loss(case, method, t, weight, valid=None):
@@ -248,7 +253,9 @@ def eval_loss(case, method, t, weight, valid=None):
     groups = case["in.group_idxs"].bool()
     valid = torch.ones_like(groups) if valid is None else valid
     corruption = Corruption(groups & valid, weight[:, None].expand(groups.shape), t)
-    return method.loss_under(case["in.x0"].where(valid, method.mask_id), corruption, valid)
+    return method.loss_given(
+        Batch.of(case["in.x0"].where(valid, method.mask_id), is_token=valid), corruption
+    )
 
 
 def test_loss_of_both_groups():
@@ -354,7 +361,7 @@ def test_complementary_masking():
         "low_var": weighed(groups, plain.weight(t), plain.weight(1 - t), everything),
     }.items():
         complementary = method(ComplementaryMDLM)
-        loss = complementary.loss_of(tokens, partition)
+        loss = complementary.loss_given(Batch.of(tokens), partition)
         case.close(loss.per_token, f"out.complement_train_{key}")
         assert complementary.network.calls == 2
         assert loss.counted.all()
@@ -368,7 +375,10 @@ def test_complementary_masking():
         (MDLM, bound, "out.mdlm_train_elbo"),
         (MDLM, unweighted, "out.mdlm_train_low_var"),
     ):
-        case.close(method(kind).loss_under(tokens, corruption, everything).per_token, key)
+        case.close(
+            method(kind).loss_given(Batch.of(tokens, is_token=everything), corruption).per_token,
+            key,
+        )
 
 
 # Samplers ----------------------------------------------------------------------------------------

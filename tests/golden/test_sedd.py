@@ -17,10 +17,12 @@ import re
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.methods.sedd import SEDD
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
 from partita.processes.ctmc import Rates, noise_rate, total_noise
+from partita.processes.draws import Noised
 from partita.processes.graphs import Absorbing, Uniform, make_graph
 from partita.processes.masked import reverse
 from partita.samplers.score import (
@@ -145,8 +147,9 @@ def test_loss_and_gradient(name):
     for noise, schedule in schedules(case).items():
         log_score = case["log_score"].clone().requires_grad_()
         model = recorded_model(case, schedule, log_score)
-        loss = model.loss_at(
-            case["x0"], case["xt"], case["t"], torch.ones_like(case["xt"], dtype=torch.bool)
+        loss = model.loss_given(
+            Batch.of(case["x0"], is_token=torch.ones_like(case["xt"], dtype=torch.bool)),
+            Noised(case["xt"], case["t"]),
         )
         assert torch.equal(model.network.tokens, case["xt"])
         torch.testing.assert_close(model.network.scalar, case[f"{noise}/sigma"].float())
@@ -164,7 +167,9 @@ def test_loss_of_a_mean_is_md4_s_weighted_cross_entropy(name):
     everywhere, graph = torch.ones_like(case["xt"], dtype=torch.bool), graph_of(case)
     for noise, schedule in schedules(case).items():
         model = recorded_model(case, schedule, case[f"{noise}/score_from_mu"].log())
-        loss = model.loss_at(case["x0"], case["xt"], case["t"], everywhere)
+        loss = model.loss_given(
+            Batch.of(case["x0"], is_token=everywhere), Noised(case["xt"], case["t"])
+        )
         ours = loss.per_sequence - model.end_nats(case["x0"]).sum(-1)
         case.close(ours, f"{noise}/loss_with_score_from_mu")
         nats = -case["mu"].gather(-1, case["x0"][..., None])[..., 0].log()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from partita.contracts.batch import Batch
 from partita.methods import AR, MDLM
 from partita.models.published.reference import rename_dit
 from partita.networks import CausalTransformer, Transformer
@@ -58,8 +59,9 @@ def test_mdlm_loss_and_gradient_norms():
     method = MDLM(network, mask_id=mask_id, schedule=schedule, law="continuous")
     masked = case["in.xt"] == mask_id
     weights = method.schedule.weight(case["in.t"])[:, None].expand(masked.shape)
-    loss = method.loss_under(
-        case["in.x0"], Corruption(masked, weights, case["in.t"]), torch.ones_like(masked)
+    loss = method.loss_given(
+        Batch.of(case["in.x0"], is_token=torch.ones_like(masked)),
+        Corruption(masked, weights, case["in.t"]),
     )
     case.close(loss.per_token, "out.loss_tokens")
     case.close(loss.objective, "out.loss")

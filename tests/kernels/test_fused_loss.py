@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Segments
 from partita.kernels import cross_entropy
 from partita.kernels.cross_entropy import weighted_nats
 from partita.likelihood.bounds import nelbo
 from partita.methods import AR, MDLM, METHODS
-from partita.methods.asking import asks_everywhere
+from partita.methods.queries import asks_everywhere
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Corruption
 from partita.randomness import Noise
@@ -48,11 +49,11 @@ def documents():
 
 TOLD = {
     "nothing": {},
-    "padding": {"valid": padding()},
+    "padding": {"is_token": padding()},
     "labels": {"label": torch.tensor([0, 2, 1, CLASSES])},
     "documents": {"layout": documents()},
     "everything": {
-        "valid": padding(),
+        "is_token": padding(),
         "label": torch.tensor([2, 2, 0, 1]),
         "layout": documents(),
     },
@@ -63,7 +64,7 @@ def learned(method, fused, **told):
     """A loss and the gradients of all parameters."""
     method.network.fused = fused
     method.zero_grad()
-    loss = method.loss(TOKENS, NOISE, 0, **told)
+    loss = method.loss(Batch.of(TOKENS, **told), NOISE, 0)
     loss.objective.backward()
     return loss, {name: p.grad for name, p in method.named_parameters()}
 
@@ -125,7 +126,7 @@ def test_asking_everywhere_with_the_mask_as_first_token():
     first = MDLM(method.network, mask_id=0)
     losses = []
     for first.everywhere in (False, True):
-        losses.append(first.loss(TOKENS.clamp(min=1), NOISE, valid=padding()))
+        losses.append(first.loss(Batch.of(TOKENS.clamp(min=1), is_token=padding()), NOISE))
     torch.testing.assert_close(losses[1].objective, losses[0].objective, **EXACT)
     torch.testing.assert_close(losses[1].per_token, losses[0].per_token, **EXACT)
 
@@ -142,7 +143,7 @@ def test_in_chunks(name, head_bias, tokens, monkeypatch):
     monkeypatch.setattr(
         cross_entropy, "_scored", lambda *given: sizes.append(len(given[0])) or scored(*given)
     )
-    assert_same(method, valid=padding())
+    assert_same(method, is_token=padding())
     assert max(sizes) == tokens
     assert len(sizes) > 3
 
@@ -160,7 +161,7 @@ def test_a_mask_among_the_tokens():
     losses = []
     for fused in (False, True):
         method.network.fused = fused
-        losses.append(middle.loss(tokens, NOISE).per_token.detach())
+        losses.append(middle.loss(Batch.of(tokens), NOISE).per_token.detach())
     torch.testing.assert_close(*losses, **EXACT)
 
 
@@ -189,7 +190,7 @@ def test_nothing_hidden():
     method.network.fused = True
     nothing = torch.zeros_like(TOKENS, dtype=torch.bool)
     drawn = Corruption(nothing, torch.ones(TOKENS.shape), None)
-    loss = method.loss_under(TOKENS, drawn, ~nothing)
+    loss = method.loss_given(Batch.of(TOKENS, is_token=~nothing), drawn)
     loss.objective.backward()
     assert loss.objective.item() == 0
     assert not any(p.grad.any() for p in method.parameters())
@@ -247,7 +248,7 @@ def test_gradients_accumulate():
     method = build("pgm")
     _, once = learned(method, True)
     once = {name: slope.clone() for name, slope in once.items()}
-    method.loss(TOKENS, NOISE).objective.backward()
+    method.loss(Batch.of(TOKENS), NOISE).objective.backward()
     for name, parameter in method.named_parameters():
         torch.testing.assert_close(parameter.grad, 2 * once[name])
 
@@ -262,7 +263,7 @@ def test_evaluation_computes_no_slopes(monkeypatch):
     method.network.fused = True
     assert nelbo(method, TOKENS, batch_size=2).nats == pytest.approx(plain.nats, rel=1e-12)
     with torch.no_grad():
-        assert not method.loss(TOKENS, NOISE).objective.requires_grad
+        assert not method.loss(Batch.of(TOKENS), NOISE).objective.requires_grad
     assert wanted
     assert not any(wanted)
 
@@ -277,7 +278,7 @@ def held(method, fused):
     with torch.autograd.graph.saved_tensors_hooks(
         lambda x: sizes.append(x.numel()) or x, lambda x: x
     ):
-        loss = method.loss(TOKENS.repeat(8, 1), Noise.for_batch(1, 8 * ROWS))
+        loss = method.loss(Batch.of(TOKENS.repeat(8, 1)), Noise.for_batch(1, 8 * ROWS))
     return max(sizes), int(loss.counted.sum()) * method.network.config.outputs
 
 

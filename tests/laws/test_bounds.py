@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.likelihood.bounds import nelbo, scattered
 from partita.likelihood.enumeration import exact_log_likelihood
 from partita.processes.corruption import (
@@ -147,7 +148,9 @@ def test_rate_law_is_masked_generative_modelling():
     rows = 20_000
     drawn = bert.draw(torch.ones(rows, 3, dtype=torch.bool), Noise.for_batch(0, rows), 0, rows)
     assert float(drawn.masked.double().mean()) == pytest.approx(0.15, abs=4 * (0.13 / 6e4) ** 0.5)
-    loss = method.loss_under(torch.zeros(rows, 3, dtype=torch.long), drawn, drawn.masked | True)
+    loss = method.loss_given(
+        Batch.of(torch.zeros(rows, 3, dtype=torch.long), is_token=drawn.masked | True), drawn
+    )
     torch.testing.assert_close(loss.per_token, 2 * loss.cross_entropy)
     plain = Rate(make_schedule("linear")).draw(
         torch.ones(rows, 3, dtype=torch.bool), Noise.for_batch(0, rows), 0, rows
@@ -162,7 +165,9 @@ def test_padding_is_never_hidden_and_never_counts(name):
     valid = torch.ones_like(tokens, dtype=torch.bool)
     valid[:, 2] = False
     valid[0] = False  # a row of padding alone
-    loss = method.loss(tokens, Noise.for_batch(3, len(tokens)), valid=valid, law=LAWS[name])
+    loss = method.loss(
+        Batch.of(tokens, is_token=valid), Noise.for_batch(3, len(tokens)), corruption=LAWS[name]
+    )
     assert int(loss.tokens) == int(valid.sum())
     assert not bool((loss.counted & ~valid).any())
     assert bool(torch.isfinite(loss.objective))

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.evaluation import cloze
 from partita.evaluation.cloze import Blank, Mean, answered
 from partita.methods import AR, MDLM
@@ -133,7 +134,7 @@ def test_autoregressive_bits_are_exact_and_do_not_see_the_right_side():
     assert found.nats.shape == (1, len(blanks))
     for blank, nats, right in zip(blanks, found.nats[0], found.right, strict=True):
         tokens = torch.tensor([blank.ids[: blank.stop]])
-        per_token = method.loss(tokens).per_token[0].detach().double()
+        per_token = method.loss(Batch.of(tokens)).per_token[0].detach().double()
         assert float(nats) == pytest.approx(float(per_token[blank.start :].sum()), abs=1e-4)
         filled = blank.ids[: blank.start]
         caches = method.new_caches(1)

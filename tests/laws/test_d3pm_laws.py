@@ -16,6 +16,7 @@ import sys
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.errors import InputError
 from partita.methods.base import METHODS
 from partita.methods.contracts import Chain
@@ -23,6 +24,7 @@ from partita.methods.d3pm import D3PM, posterior, reverse
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
 from partita.processes.betas import BETAS, betas_of, make_betas
+from partita.processes.draws import Noised
 from partita.processes.matrices import Own, make_transition
 from partita.processes.transitions import TRANSITIONS
 from partita.randomness import Noise
@@ -81,11 +83,9 @@ def enumerated_bound(method, x):
         chance = chain.matrix(0, t)[x, states].prod(-1)
         seen = chance > 0
         rows = int(seen.sum())
-        loss = method.loss_under(
-            x.expand(rows, -1),
-            states[seen],
-            torch.full((rows,), t),
-            torch.ones(rows, len(x), dtype=torch.bool),
+        loss = method.loss_given(
+            Batch.of(x.expand(rows, -1), is_token=torch.ones(rows, len(x), dtype=torch.bool)),
+            Noised(states[seen], torch.full((rows,), t)),
         )
         total += float((chance[seen] * loss.per_sequence).sum().detach()) / steps
     return total
@@ -220,14 +220,16 @@ def test_absorbing_is_mdlm_of_the_same_steps(name):
     for reference, drift in ((untimed, 0.0), (timed, 0.7)):
         ours = D3PM(TableNetwork(logits, drift), betas=schedule, steps=steps, hybrid=0)
         for step in range(3):
-            expected = reference.loss(tokens, noise, step)
-            loss = ours.loss(tokens, noise, step)
+            expected = reference.loss(Batch.of(tokens), noise, step)
+            loss = ours.loss(Batch.of(tokens), noise, step)
             torch.testing.assert_close(loss.per_token, expected.per_token)
             torch.testing.assert_close(loss.objective, expected.objective)
     named = D3PM(TableNetwork(logits), steps=steps, hybrid=0)
     if name == "linear":  # mutual-information, the default
-        expected = untimed.loss(tokens, noise)
-        torch.testing.assert_close(named.loss(tokens, noise).per_token, expected.per_token)
+        expected = untimed.loss(Batch.of(tokens), noise)
+        torch.testing.assert_close(
+            named.loss(Batch.of(tokens), noise).per_token, expected.per_token
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -273,7 +275,9 @@ def test_drawn_losses_average_to_the_enumerated_bound(kind):
     with torch.no_grad():
         means = torch.stack(
             [
-                method.loss(x.expand(rows, -1), Noise.for_batch(9, rows), step).per_sequence.mean()
+                method.loss(
+                    Batch.of(x.expand(rows, -1)), Noise.for_batch(9, rows), step
+                ).per_sequence.mean()
                 for step in range(300)
             ]
         )
@@ -286,8 +290,8 @@ def test_the_second_term_is_in_the_objective_alone():
     chain, _ = both("uniform")
     table = TimedTable(timed_logits(chain.steps, 2))
     tokens, noise = all_sequences(2), Noise.for_batch(1, 9)
-    plain = D3PM(table, transition=chain, hybrid=0).loss(tokens, noise)
-    mixed = D3PM(table, transition=chain, hybrid=0.3).loss(tokens, noise)
+    plain = D3PM(table, transition=chain, hybrid=0).loss(Batch.of(tokens), noise)
+    mixed = D3PM(table, transition=chain, hybrid=0.3).loss(Batch.of(tokens), noise)
     torch.testing.assert_close(plain.per_token, mixed.per_token)
     torch.testing.assert_close(plain.objective, plain.per_token.mean())
     second = 0.3 * chain.steps * mixed.cross_entropy.mean()
@@ -302,12 +306,14 @@ def test_padding_never_counts_and_is_never_read(kind):
     valid = torch.ones_like(tokens, dtype=torch.bool)
     valid[:, 2] = False
     valid[0] = False
-    loss = method.loss(tokens, noise, valid=valid)
+    loss = method.loss(Batch.of(tokens, is_token=valid), noise)
     assert int(loss.tokens) == int(valid.sum())
     assert not bool(loss.per_token[~valid].any())
     assert not bool(loss.cross_entropy[~valid].any())
     other = torch.where(valid, tokens, 99)
-    torch.testing.assert_close(method.loss(other, noise, valid=valid).per_token, loss.per_token)
+    torch.testing.assert_close(
+        method.loss(Batch.of(other, is_token=valid), noise).per_token, loss.per_token
+    )
     loss.objective.backward()
     assert bool(torch.isfinite(method.network.table.grad).all())
 
@@ -416,7 +422,7 @@ def test_build_trains_and_samples_with_a_transformer(transition):
     tokens = torch.randint(5, (4, 6))
     valid = torch.ones_like(tokens, dtype=torch.bool)
     valid[1, 3:] = False
-    loss = method.loss(tokens, Noise.for_batch(0, 4), valid=valid)
+    loss = method.loss(Batch.of(tokens, is_token=valid), Noise.for_batch(0, 4))
     loss.objective.backward()
     gradients = [p.grad for p in method.parameters() if p.grad is not None]
     assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients)

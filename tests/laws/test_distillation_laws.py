@@ -17,8 +17,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from partita.contracts.batch import Batch
 from partita.distillation import DIVERGENCES, SDTT
-from partita.distillation.sdtt import reveal_plan, teacher_targets
+from partita.distillation.sdtt import Planned, reveal_plan, teacher_targets
 from partita.processes.draws import even_times, positive_time
 from partita.randomness import Noise, Purpose
 from partita.schedules import make_schedule
@@ -238,8 +239,9 @@ class Exact:
         """Nats of a text, by the library, for the student that the table makes."""
         lesson = self.lesson(student)
         text = self.rows.states.masked_fill(self.rows.hidden, 0)
-        loss = lesson.loss_under(
-            text, self.rows.hidden, self.rows.plan, self.rows.u, torch.ones_like(self.rows.hidden)
+        loss = lesson.loss_given(
+            Batch.of(text, is_token=torch.ones_like(self.rows.hidden)),
+            Planned(self.rows.hidden, self.rows.plan, self.rows.u),
         )
         return (self.weights * loss.per_sequence).sum()
 
@@ -401,7 +403,7 @@ def test_drawn_losses_have_the_enumerated_mean(table, divergence):
     teacher = table(random_logits(2, TEACHER), schedule=SCHEDULES[name])
     lesson = SDTT(table(logits), teacher, expected.options)
     texts = drawn_texts(2, count, 14)
-    nats = lesson.loss(texts, Noise.for_batch(15, count)).per_sequence.detach()
+    nats = lesson.loss(Batch.of(texts), Noise.for_batch(15, count)).per_sequence.detach()
     # Times are spread evenly over the batch, which only lowers the deviation of its mean.
     assert abs(float(nats.mean()) - mean) < 4 * float(nats.std()) / math.sqrt(count)
 
@@ -421,7 +423,7 @@ def test_training_on_drawn_batches_ends_there(divergence):
         )
     for step in range(steps):
         optimiser.zero_grad()
-        lesson.loss(texts, Noise.for_batch(17, len(texts)), step).objective.backward()
+        lesson.loss(Batch.of(texts), Noise.for_batch(17, len(texts)), step).objective.backward()
         optimiser.step()
         rate.step()
     with torch.no_grad():
@@ -603,12 +605,12 @@ TEXTS = all_sequences(3)
 @divergences
 def test_the_same_noise_gives_the_same_loss(table, divergence):
     lesson, noise = lesson_of(table, divergence=divergence), Noise.for_batch(1, len(TEXTS))
-    first, again = (lesson.loss(TEXTS, noise, 3) for _ in range(2))
+    first, again = (lesson.loss(Batch.of(TEXTS), noise, 3) for _ in range(2))
     assert torch.equal(first.per_token, again.per_token)
     assert torch.equal(first.objective, again.objective)
     for other in (
-        lesson.loss(TEXTS, noise, 4),
-        lesson.loss(TEXTS, Noise.for_batch(2, len(TEXTS)), 3),
+        lesson.loss(Batch.of(TEXTS), noise, 4),
+        lesson.loss(Batch.of(TEXTS), Noise.for_batch(2, len(TEXTS)), 3),
     ):
         assert not torch.equal(first.per_token, other.per_token)
 
@@ -617,21 +619,21 @@ def test_the_same_noise_gives_the_same_loss(table, divergence):
 def test_rows_are_the_same_in_any_batch(table):
     """Times are spread over the global batch; the rest of a row's noise is its own."""
     lesson, rows = lesson_of(table), len(TEXTS)
-    whole = lesson.loss(TEXTS, Noise.for_batch(5, rows), 4)
+    whole = lesson.loss(Batch.of(TEXTS), Noise.for_batch(5, rows), 4)
     for first, last in ((1, 3), (3, 9), (9, rows)):
         noise = Noise.for_batch(5, last - first, first)
-        part = lesson.loss(TEXTS[first:last], noise, 4, batch=rows)
+        part = lesson.loss(Batch.of(TEXTS[first:last], size=rows), noise, 4)
         torch.testing.assert_close(part.per_token, whole.per_token[first:last])
         assert torch.equal(part.counted, whole.counted[first:last])
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
-    moved = lesson.loss(TEXTS[order], Noise.for_batch(5, rows).select(order), 4)
+    moved = lesson.loss(Batch.of(TEXTS[order]), Noise.for_batch(5, rows).select(order), 4)
     torch.testing.assert_close(moved.per_token, whole.per_token[order])
 
 
 @tables
 def test_the_objective_is_nats_of_hidden_tokens_over_real_ones(table):
     lesson = lesson_of(table)
-    loss = lesson.loss(TEXTS, Noise.for_batch(6, len(TEXTS)))
+    loss = lesson.loss(Batch.of(TEXTS), Noise.for_batch(6, len(TEXTS)))
     assert (loss.per_token[~loss.counted] == 0).all()
     assert (loss.per_token[loss.counted] > -1e-12).all()
     assert int(loss.tokens) == TEXTS.numel()
@@ -647,7 +649,7 @@ def test_the_teacher_is_left_as_it_is(table):
     assert not teacher.training
     before = teacher.network.table.detach().clone()
     optimiser = torch.optim.SGD([*student.parameters(), *teacher.parameters()], lr=1.0)
-    lesson.loss(TEXTS, Noise.for_batch(7, len(TEXTS))).objective.backward()
+    lesson.loss(Batch.of(TEXTS), Noise.for_batch(7, len(TEXTS))).objective.backward()
     optimiser.step()
     assert teacher.network.table.grad is None
     assert not teacher.network.table.requires_grad
@@ -660,7 +662,7 @@ def test_the_teacher_is_left_as_it_is(table):
 def test_a_teacher_is_asked_once_about_each_hidden_token(table, k):
     lesson = lesson_of(table, k=k)
     asked, guessed = asked_of(lesson.teacher), asked_of(lesson.student)
-    loss = lesson.loss(TEXTS, Noise.for_batch(8, len(TEXTS)))
+    loss = lesson.loss(Batch.of(TEXTS), Noise.for_batch(8, len(TEXTS)))
     hidden = [tuple(pair) for pair in loss.counted.nonzero().tolist()]
     assert sorted(itertools.chain(*asked)) == hidden
     assert guessed == [hidden]
@@ -676,7 +678,7 @@ def test_hiding_planning_and_drawing_have_numbers_of_their_own():
         with_kwargs=True,
     )
     noise = Noise.for_batch(18, rows)
-    hidden = lesson.loss(TEXTS[torch.arange(rows) % len(TEXTS)], noise).counted
+    hidden = lesson.loss(Batch.of(TEXTS[torch.arange(rows) % len(TEXTS)]), noise).counted
     (_, asked, logits), (revealed, _, _) = calls
 
     t = positive_time(even_times(noise, 0, rows))
@@ -700,7 +702,10 @@ def test_a_step_without_tokens_costs_no_call(table):
     hidden = torch.ones_like(TEXTS, dtype=torch.bool)
     for step in range(3):
         plan = torch.full_like(TEXTS, step)
-        lesson.loss_under(TEXTS, hidden, plan, torch.zeros(TEXTS.shape).double(), hidden)
+        lesson.loss_given(
+            Batch.of(TEXTS, is_token=hidden),
+            Planned(hidden, plan, torch.zeros(TEXTS.shape).double()),
+        )
         assert len(asked) == step + 1
 
 
@@ -710,7 +715,7 @@ def test_padding_never_counts_and_is_never_asked_for(table):
     valid = torch.rand(TEXTS.shape, generator=torch.Generator().manual_seed(1)) < 0.6
     asked, guessed = asked_of(lesson.teacher), asked_of(lesson.student)
     noise = Noise.for_batch(9, len(TEXTS))
-    loss = lesson.loss(TEXTS, noise, valid=valid)
+    loss = lesson.loss(Batch.of(TEXTS, is_token=valid), noise)
     assert not (loss.counted & ~valid).any()
     assert not loss.per_token[~valid].any()
     assert int(loss.tokens) == int(valid.sum())
@@ -720,13 +725,17 @@ def test_padding_never_counts_and_is_never_asked_for(table):
     assert all(valid[pair] for pair in pairs)
     # What stands there is nothing to anybody.
     other = torch.where(valid, TEXTS, (TEXTS + 1) % VOCAB)
-    assert torch.equal(lesson.loss(other, noise, valid=valid).per_token, loss.per_token)
+    assert torch.equal(
+        lesson.loss(Batch.of(other, is_token=valid), noise).per_token, loss.per_token
+    )
 
 
 def nothing_hidden(lesson):
     hidden = torch.zeros_like(TEXTS, dtype=torch.bool)
     numbers = torch.zeros(TEXTS.shape, dtype=torch.float64)
-    return lesson.loss_under(TEXTS, hidden, torch.zeros_like(TEXTS), numbers, ~hidden)
+    return lesson.loss_given(
+        Batch.of(TEXTS, is_token=~hidden), Planned(hidden, torch.zeros_like(TEXTS), numbers)
+    )
 
 
 @tables

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from partita.config.method import MethodOptions
+from partita.contracts.batch import Batch
 from partita.contracts.ragged import Ragged
 from partita.errors import InputError
 from partita.methods import METHODS
-from partita.methods.flexmdm import FlexMDM
+from partita.methods.flexmdm import FlexMDM, Thinned
 from partita.networks import TransformerConfig
 from partita.networks.flexible import Answer, FlexibleTransformer
 from partita.networks.options import TransformerOptions
@@ -222,7 +223,7 @@ def loss_parts(model, text, times, kept=()):
     t = torch.from_numpy(np.repeat(times, rows))
     gone, masked = (kind > 0).double() * 2 - 0.5, (kind == 2).double() * 2 - 0.5
     state = model.process.state(tokens, real, t, gone, masked, MASK, held)
-    loss = model.loss_under(tokens, state, t, real, kept=held)
+    loss = model.loss_given(Batch.of(tokens, is_token=real), Thinned(state, t, kept=held))
     weight = model.process.unmasking.weight(t)
     masks = weight * loss.cross_entropy.sum(-1)
     order = model.order_nats[free_runs(real, held)].sum(-1)
@@ -337,7 +338,7 @@ def test_drawn_losses_average_to_the_enumerated_ones():
     noise, runs, groups = Noise.for_batch(7, len(tokens)), 120, 24
     means = []
     for step in range(runs):
-        loss = model.loss(tokens, noise, step, valid=real)
+        loss = model.loss(Batch.of(tokens, is_token=real), noise, step)
         means.append(float(loss.per_sequence.mean()))
         assert float(loss.objective) == pytest.approx(float(loss.per_token.sum() / real.sum()))
         assert int(loss.tokens) == int(real.sum())
@@ -356,11 +357,11 @@ def test_drawn_losses_with_prompts():
     kept = torch.tensor([[False, True, False]]).expand_as(real)
     means = []
     for step in range(100):
-        loss = model.loss(tokens, Noise.for_batch(5, 100), step, kept=kept)
+        loss = model.loss(Batch.of(tokens), Noise.for_batch(5, 100), step, kept=kept)
         assert not bool((loss.counted & kept).any())
         means.append(float(loss.per_sequence.mean()))
     assert abs(np.mean(means) - exact) < 4 * np.std(means) / 10
-    everything = model.loss(tokens, Noise.for_batch(5, 100), kept=real)
+    everything = model.loss(Batch.of(tokens), Noise.for_batch(5, 100), kept=real)
     assert not bool(everything.counted.any())
     assert float(everything.cross_entropy.abs().max()) == 0
 
@@ -369,10 +370,10 @@ def test_padding_never_counts_wherever_it_stands():
     model = small()
     tokens, real = padded(TEXTS)
     noise = Noise.for_batch(3, len(TEXTS))
-    loss = model.loss(tokens, noise, valid=real)
+    loss = model.loss(Batch.of(tokens, is_token=real), noise)
     assert not bool((loss.counted & ~real).any())
     assert not loss.per_token[1:][~real[1:]].any()  # an empty text has its nats somewhere
-    other = model.loss(torch.where(real, tokens, 999), noise, valid=real)
+    other = model.loss(Batch.of(torch.where(real, tokens, 999), is_token=real), noise)
     torch.testing.assert_close(loss.per_token, other.per_token, rtol=0, atol=0)
     # With a hole the text is the same, and so is its loss at the same times of its tokens.
     t = torch.full((1,), 0.5, dtype=torch.float64)
@@ -381,7 +382,7 @@ def test_padding_never_counts_wherever_it_stands():
     for row, valid in ((apart, held), (apart[held][None], held[held][None])):
         gone, masked = ((row == 0) | ~valid).double(), torch.zeros_like(row).double()
         state = model.process.state(row, valid, t, gone, masked, MASK)
-        found.append(model.loss_under(row, state, t, valid))
+        found.append(model.loss_given(Batch.of(row, is_token=valid), Thinned(state, t)))
     torch.testing.assert_close(found[0].per_token[held], found[1].per_token[0])
     assert not found[0].per_token[~held].any()
 
@@ -389,11 +390,11 @@ def test_padding_never_counts_wherever_it_stands():
 def test_texts_may_all_be_empty():
     model = small()
     nothing, real = padded([(), ()])
-    loss = model.loss(nothing, Noise.for_batch(0, 2), valid=real)
+    loss = model.loss(Batch.of(nothing, is_token=real), Noise.for_batch(0, 2))
     loss.objective.backward()
     assert float(loss.per_sequence.detach().min()) > 0  # masks are expected, and do not come
     assert int(loss.tokens) == 1  # the divisor
-    loss = model.loss(torch.tensor([[0, 1]]), Noise.for_batch(0, 1))  # no `valid`
+    loss = model.loss(Batch.of(torch.tensor([[0, 1]])), Noise.for_batch(0, 1))  # no `valid`
     assert bool(torch.isfinite(loss.objective))
 
 
@@ -401,9 +402,9 @@ def test_rows_are_the_same_in_any_batch():
     model = small()
     tokens, real = padded(TEXTS)
     noise = Noise.for_batch(3, 5)
-    whole = model.loss(tokens, noise, 4, valid=real)
+    whole = model.loss(Batch.of(tokens, is_token=real), noise, 4)
     some = noise.select(torch.arange(2, 5))
-    part = model.loss(tokens[2:], some, 4, batch=5, valid=real[2:])
+    part = model.loss(Batch.of(tokens[2:], size=5, is_token=real[2:]), some, 4)
     torch.testing.assert_close(part.per_token, whole.per_token[2:], rtol=1e-4, atol=1e-5)
 
 
@@ -412,7 +413,7 @@ def test_a_distribution_of_counts_learns_by_its_own_cross_entropy():
     model, plain = (method_of(table, counts=counts) for counts in (True, False))
     tokens, real = padded(TEXTS * 8)
     noise = Noise.for_batch(1, len(tokens))
-    found, other = (m.loss(tokens, noise, valid=real) for m in (model, plain))
+    found, other = (m.loss(Batch.of(tokens, is_token=real), noise) for m in (model, plain))
     torch.testing.assert_close(found.per_token, other.per_token)  # the bound is the mean's
     assert float(found.objective) != pytest.approx(float(other.objective))
     # By hand, for one state: the text (0, 1, 1) of which the middle is left, as a mask.
@@ -422,7 +423,7 @@ def test_a_distribution_of_counts_learns_by_its_own_cross_entropy():
     state = model.process.state(one, valid, t, gone, 0 * gone, MASK)
     said = table.at((MASK,), 0.5)
     expected = 2 * -np.log([said.tokens[0, 1], *said.counts[:, 1]]).sum() - float(order_nats(3)[3])
-    loss = model.loss_under(one, state, t, valid)
+    loss = model.loss_given(Batch.of(one, is_token=valid), Thinned(state, t))
     assert float(loss.objective) == pytest.approx(expected / 3)
 
 
@@ -447,7 +448,7 @@ def test_float32_is_finite_at_the_ends_of_time(time, gaps):
     t = torch.full((2,), time, dtype=torch.float64)
     gone = torch.tensor([[0.0, 1.0, 1.0]]).double().expand(2, -1)
     state = model.process.state(tokens, real, t, gone, gone, MASK)
-    loss = model.loss_under(tokens, state, t, real)
+    loss = model.loss_given(Batch.of(tokens, is_token=real), Thinned(state, t))
     loss.objective.backward()
     assert bool(torch.isfinite(loss.objective))
     assert all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in model.parameters())
@@ -868,7 +869,7 @@ def test_the_end_marker_is_read():
     assert float((before.logits - after.logits).detach().abs().max()) > 1e-3
     assert float((before.gaps - after.gaps).detach().abs().min()) > 1e-5
     with pytest.raises(InputError, match="holds the end marker"):
-        small().loss(torch.tensor([[0, END]]), Noise.for_batch(0, 1))
+        small().loss(Batch.of(torch.tensor([[0, END]])), Noise.for_batch(0, 1))
 
 
 def test_at_first_one_token_is_expected_in_every_gap():

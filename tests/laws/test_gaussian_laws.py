@@ -13,7 +13,9 @@ import torch
 from scipy import stats
 from torch.distributions import Normal, kl_divergence
 
+from partita.contracts.batch import Batch
 from partita.methods.ddpm import DDPM, bits_per_dimension
+from partita.methods.diffusion_lm import Diffused
 from partita.processes.gaussian import (
     GAUSSIAN_SCHEDULES,
     discretised_nats,
@@ -393,8 +395,9 @@ def test_the_bound_of_tokens_is_above_their_exact_likelihood(strength):
         with torch.no_grad():
             drawn = torch.stack(
                 [
-                    model.loss_at(
-                        tokens, torch.full((rows,), t), Noise.for_batch(3, rows), t
+                    model.loss_given(
+                        Batch.of(tokens),
+                        Diffused(torch.full((rows,), t), Noise.for_batch(3, rows), t),
                     ).per_sequence
                     for t in range(1, 9)
                 ]
@@ -402,7 +405,7 @@ def test_the_bound_of_tokens_is_above_their_exact_likelihood(strength):
         error = float(drawn.std()) / math.sqrt(rows)
         assert abs(float(drawn.mean()) - bound) < 4 * error
         with torch.no_grad():
-            loss = model.loss(tokens, Noise.for_batch(3, rows)).per_sequence
+            loss = model.loss(Batch.of(tokens), Noise.for_batch(3, rows)).per_sequence
         error = float(loss.std()) / math.sqrt(rows)
         assert abs(float(loss.mean()) - bound) < 4 * error
 

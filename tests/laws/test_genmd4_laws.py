@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from partita.config.method import MethodOptions
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Segments
 from partita.errors import InputError
 from partita.likelihood.bounds import nelbo
 from partita.methods import METHODS
 from partita.methods.contracts import Chain
-from partita.methods.genmd4 import SECOND_MASK, GenMD4, surplus
+from partita.methods.genmd4 import SECOND_MASK, GenMD4, MaskedTwice, surplus
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Corruption
@@ -84,8 +85,12 @@ def test_equal_exponents_give_md4(power):
     for x in all_sequences(2):
         tokens, valid = x.expand(len(masked), -1), torch.ones_like(masked)
         weights = schedule.weight(times)[:, None].expand(masked.shape)
-        theirs = md4.loss_under(tokens, Corruption(masked, weights, times), valid)
-        ours = model.loss_under(tokens, (masked, masked), times, valid)
+        theirs = md4.loss_given(
+            Batch.of(tokens, is_token=valid), Corruption(masked, weights, times)
+        )
+        ours = model.loss_given(
+            Batch.of(tokens, is_token=valid), MaskedTwice((masked, masked), times)
+        )
         torch.testing.assert_close(ours.per_token, theirs.per_token)
         torch.testing.assert_close(ours.cross_entropy, theirs.cross_entropy)
         torch.testing.assert_close(ours.objective, theirs.objective)
@@ -106,12 +111,12 @@ def test_the_two_masks_are_independent():
     seen = []
 
     class Spy(GenMD4):
-        def loss_under(self, tokens, masks, t, valid, label=None, **more):
-            seen.append((masks, t))
-            return super().loss_under(tokens, masks, t, valid, label, **more)
+        def loss_given(self, batch, drawn):
+            seen.append((drawn.masks, drawn.t))
+            return super().loss_given(batch, drawn)
 
     tokens = torch.ones(rows, 2, dtype=torch.int64)
-    Spy(TableNetwork(random_logits(2))).loss(tokens, Noise.for_batch(3, rows), 5)
+    Spy(TableNetwork(random_logits(2))).loss(Batch.of(tokens), Noise.for_batch(3, rows), 5)
     (first, second), t = seen[0]
     for a, b in itertools.product(range(2), repeat=2):
         both, alone = t**2, t
@@ -153,7 +158,9 @@ def test_estimates_hold_for_small_exponents(power):
     x, rows, runs = torch.tensor([2, 0]), 256, 50
     drawn = torch.stack(
         [
-            model.loss(x.expand(rows, -1), Noise.for_batch(7, rows), step).per_sequence.mean()
+            model.loss(
+                Batch.of(x.expand(rows, -1)), Noise.for_batch(7, rows), step
+            ).per_sequence.mean()
             for step in range(runs)
         ]
     ).detach()
@@ -190,7 +197,7 @@ def test_small_exponents_that_differ_have_their_bound_and_its_gradient(token, sc
     rows, runs = 1024, 100
     x, drawn = torch.full((rows, 1), token), []
     for step in range(runs):
-        loss = model.loss(x, Noise.for_batch(5, rows), step)
+        loss = model.loss(Batch.of(x), Noise.for_batch(5, rows), step)
         slopes = torch.autograd.grad(loss.objective, model.raw)[0]
         drawn.append(torch.cat([loss.per_token.mean()[None], slopes]).detach())
     values = torch.stack(drawn)
@@ -270,7 +277,7 @@ def test_the_objective_s_gradient_is_that_of_the_bound():
     expected, expected_table = torch.zeros_like(raw), torch.zeros_like(table)
     for t, share in zip(times[:, None], shares, strict=True):
         for masks in itertools.product(all_masks(2)[:, None], repeat=2):
-            loss = model.loss_under(x[None], masks, t, valid)
+            loss = model.loss_given(Batch.of(x[None], is_token=valid), MaskedTwice(masks, t))
             parts = torch.autograd.grad(
                 loss.objective * loss.tokens,
                 (raw, table),
@@ -305,7 +312,7 @@ def test_drawn_losses_and_gradients_average_to_the_enumerated_ones(powers):
     rows, runs = 256, 200
     values, slopes = [], []
     for step in range(runs):
-        loss = model.loss(x.expand(rows, -1), Noise.for_batch(7, rows), step)
+        loss = model.loss(Batch.of(x.expand(rows, -1)), Noise.for_batch(7, rows), step)
         values.append(loss.per_sequence.mean().detach())
         assert float(loss.objective.detach()) == pytest.approx(float(values[-1]) / 2, rel=1e-9)
         slopes.append(torch.autograd.grad(loss.objective * 2, model.raw)[0])
@@ -317,7 +324,7 @@ def test_drawn_losses_and_gradients_average_to_the_enumerated_ones(powers):
 def test_per_token_lacks_the_gradient_of_the_masks():
     """What is differentiated must be the objective: the rest alone is biased, and falls with w."""
     model, x, rows = table_genmd4(powers=(1.6, 1.2, 2.2)), torch.tensor([2, 0]), 4096
-    loss = model.loss(x.expand(rows, -1), Noise.for_batch(7, rows))
+    loss = model.loss(Batch.of(x.expand(rows, -1)), Noise.for_batch(7, rows))
     part = torch.autograd.grad(loss.per_token.sum() / loss.tokens, model.raw, retain_graph=True)[0]
     whole = torch.autograd.grad(loss.objective, model.raw)[0]
     assert bool((part[x] > 0).all())
@@ -385,7 +392,9 @@ def test_float32_is_finite_at_the_ends_of_time(time):
     everything = torch.ones_like(tokens, dtype=torch.bool)
     some = everything if time == 1 else tokens % 2 == 0
     t = torch.full((2,), time, dtype=torch.float64)
-    loss = model.loss_under(tokens, (everything, some), t, everything)
+    loss = model.loss_given(
+        Batch.of(tokens, is_token=everything), MaskedTwice((everything, some), t)
+    )
     loss.objective.backward()
     assert bool(torch.isfinite(loss.objective))
     assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
@@ -412,19 +421,19 @@ def test_padding_is_never_hidden_and_never_counts():
     valid[:, 2] = False
     valid[0] = False  # a row of padding alone
     noise = Noise.for_batch(3, len(tokens))
-    loss = model.loss(tokens, noise, valid=valid)
+    loss = model.loss(Batch.of(tokens, is_token=valid), noise)
     assert int(loss.tokens) == int(valid.sum())
     assert not bool((loss.counted & ~valid).any())
     assert not loss.per_token[~valid].any()
-    other = model.loss(torch.where(valid, tokens, 999), noise, valid=valid)
+    other = model.loss(Batch.of(torch.where(valid, tokens, 999), is_token=valid), noise)
     torch.testing.assert_close(loss.objective, other.objective, rtol=0, atol=0)
 
 
 def test_rows_are_the_same_in_any_batch():
     model, tokens = table_genmd4(), all_sequences(2)
     noise = Noise.for_batch(3, len(tokens))
-    whole = model.loss(tokens, noise, 4)
-    part = model.loss(tokens[4:], noise.select(torch.arange(4, 9)), 4, batch=9)
+    whole = model.loss(Batch.of(tokens), noise, 4)
+    part = model.loss(Batch.of(tokens[4:], size=9), noise.select(torch.arange(4, 9)), 4)
     torch.testing.assert_close(part.per_token, whole.per_token[4:])
 
 
@@ -435,8 +444,11 @@ def test_a_layout_keeps_documents_apart():
     full = torch.ones(1, 4, dtype=torch.bool)
     t = torch.tensor([0.5], dtype=torch.float64)
     found = [
-        model.loss_under(
-            torch.tensor([[0, 1, *rest]]), (full, full), t, full, layout=Segments.of_documents(ends)
+        model.loss_given(
+            Batch.of(
+                torch.tensor([[0, 1, *rest]]), is_token=full, layout=Segments.of_documents(ends)
+            ),
+            MaskedTwice((full, full), t),
         ).per_token[:, :2]
         for rest in ([0, 2], [2, 1])
     ]
@@ -494,4 +506,4 @@ def test_options_that_do_not_fit_are_refused(options, message):
 
 def test_masks_in_the_data_are_refused():
     with pytest.raises(InputError, match="holds the mask token"):
-        table_genmd4().loss(torch.full((1, 2), MASK), Noise.for_batch(0, 1))
+        table_genmd4().loss(Batch.of(torch.full((1, 2), MASK)), Noise.for_batch(0, 1))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from partita.categorical import Decoding, weights
+from partita.contracts.batch import Batch
 from partita.errors import InputError
 from partita.methods import AR, MDLM, PGM, MaskGIT
 from partita.methods.contracts import Denoiser
@@ -156,7 +157,7 @@ def test_pgm_learns_images_by_the_same_law():
     """Every token of both groups counts alike: half of the plain cross-entropy of all."""
     method = PGM(TablePartitionNetwork(random_logits(3)), schedule="arccos", law="unweighted")
     tokens = all_sequences(3)
-    loss = method.loss(tokens, Noise.for_batch(0, len(tokens)))
+    loss = method.loss(Batch.of(tokens), Noise.for_batch(0, len(tokens)))
     assert loss.counted.all()
     torch.testing.assert_close(loss.per_token, loss.cross_entropy / 2)
     torch.testing.assert_close(loss.objective, loss.cross_entropy.mean() / 2)

@@ -97,7 +97,7 @@ def test_rows_that_end_early_cost_what_they_cost_alone(kind):
     tokens = torch.randint(5, (5, 8), generator=torch.Generator().manual_seed(1))
     lengths = torch.tensor([8, 3, 8, 0, 5])
     valid = torch.arange(8) < lengths[:, None]
-    together = order_likelihood(model, tokens, valid=valid, batch_size=2, progress=seen.append)
+    together = order_likelihood(model, tokens, is_token=valid, batch_size=2, progress=seen.append)
     alone = [
         n * order_likelihood(model, row[None, :n]).nats
         for row, n in zip(tokens, lengths.tolist(), strict=True)
@@ -155,7 +155,7 @@ def test_what_is_refused():
     with pytest.raises(InputError, match="order: unknown name 'upwards'; known: left-to-right, r"):
         order_likelihood(model, x, "upwards")
     with pytest.raises(InputError, match="valid: has padding before tokens; put the tokens"):
-        order_likelihood(model, x, valid=torch.tensor([[False, True, True]]))
+        order_likelihood(model, x, is_token=torch.tensor([[False, True, True]]))
     some = torch.tensor([[True] * 3, [False] * 3])  # an empty row costs nothing in any order
-    cost = order_likelihood(model, x.expand(2, -1), [2, 0, 1], valid=some)
+    cost = order_likelihood(model, x.expand(2, -1), [2, 0, 1], is_token=some)
     assert cost == order_likelihood(model, x, [2, 0, 1])

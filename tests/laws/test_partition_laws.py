@@ -15,8 +15,9 @@ import pytest
 import torch
 from scipy import stats
 
+from partita.contracts.batch import Batch
 from partita.errors import InputError
-from partita.likelihood.bounds import bound_ends, nelbo, scattered
+from partita.likelihood.bounds import nelbo, scattered
 from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import ComplementaryMDLM
 from partita.processes.corruption import (
@@ -223,7 +224,7 @@ def test_subset_weights_are_bounded():
 def test_a_single_token_has_no_variance():
     """Whichever group it joins, it is predicted from nothing: the loss is -log p(x) itself."""
     method, x = table_pgm(random_logits(1)), all_sequences(1).repeat(20, 1)
-    loss = method.loss(x, Noise.for_batch(0, len(x)))
+    loss = method.loss(Batch.of(x), Noise.for_batch(0, len(x)))
     exact = minus_log_p(method, all_sequences(1)).repeat(20)
     torch.testing.assert_close(loss.per_sequence.detach(), exact)
 
@@ -301,7 +302,7 @@ def test_truncated_schedules_stay_bounds_in_both_groups(name):
     """Continuous time: some tokens are shown by the prior, some are guessed at the end."""
     length, schedule = 2, make_schedule(name)
     method, sequences = table_pgm(random_logits(length), schedule=schedule), all_sequences(length)
-    ends = length * bound_ends(method, Continuous(schedule))
+    ends = length * method.bound_ends(Continuous(schedule))
     edges = torch.tensor([0.0, 1.0], dtype=torch.float64)
     cut_start, cut_end = float(schedule.one_minus_alpha(edges)[0]), float(schedule.alpha(edges)[1])
     assert ends == pytest.approx(length * (cut_start + cut_end) * math.log(VOCAB))
@@ -337,7 +338,7 @@ def truncated_log_p(method, x, shown, left):
 def test_truncated_chains_stay_bounds_in_both_groups(name, steps):
     length, schedule = 2, make_schedule(name)
     method, sequences = table_pgm(random_logits(length), schedule=schedule), all_sequences(length)
-    ends = length * bound_ends(method, Discrete(schedule, steps))
+    ends = length * method.bound_ends(Discrete(schedule, steps))
     bounds = discrete_groups(method, sequences, schedule, steps)
     states = all_states(length)
     guess = torch.eye(VOCAB + 1, VOCAB, dtype=torch.float64)
@@ -573,7 +574,9 @@ def test_drawn_losses_average_to_the_enumerated_bound(law, groups):
     with torch.no_grad():
         means = torch.stack(
             [
-                method.loss(tokens, noise, step, law=LAWS[law], groups=groups).per_sequence.mean()
+                method.loss(
+                    Batch.of(tokens), noise, step, groups=groups, corruption=LAWS[law]
+                ).per_sequence.mean()
                 for step in range(replicates)
             ]
         )
@@ -587,7 +590,10 @@ def test_nelbo_adds_the_end_terms_once(name):
     method, x = table_pgm(random_logits(3), schedule=name), all_sequences(3)
     law, noise = Continuous(method.schedule), Noise(0, scattered(len(x)))
     with torch.no_grad():
-        drawn = [float(method.loss(x, noise, step, law=law).objective) for step in range(4)]
+        drawn = [
+            float(method.loss(Batch.of(x), noise, step, corruption=law).objective)
+            for step in range(4)
+        ]
     ends = prior_nats(method.schedule, 1, VOCAB) + reconstruction_nats(method.schedule, 1, VOCAB)
     estimate = nelbo(method, x, law=law, replicates=4)
     assert ends > 0
@@ -603,12 +609,13 @@ def subset_variances(method, x):
     The second column is what is left when the rows of a batch are spread evenly over k.
     """
     drawn, chance = subset_partitions(torch.ones_like(x, dtype=torch.bool))
-    both = method.loss_of(x.expand(len(chance), -1), drawn).per_sequence.detach()
+    both = method.loss_given(Batch.of(x.expand(len(chance), -1)), drawn).per_sequence.detach()
     masks = all_masks(len(x))[1:]
     size = masks.sum(-1)
     weights = (len(x) / size.double())[:, None].expand(masks.shape)
-    one = method.loss_under(
-        x.expand(len(masks), -1), Corruption(masks, weights, None), torch.ones_like(masks)
+    one = method.loss_given(
+        Batch.of(x.expand(len(masks), -1), is_token=torch.ones_like(masks)),
+        Corruption(masks, weights, None),
     ).per_sequence.detach()
     shares = 1 / (len(x) * size.bincount()[size].double())
     return torch.tensor(
@@ -680,7 +687,10 @@ def test_complementary_masking_has_the_same_loss(padded):
     for law in LAWS.values():
         drawn = law.partition(real, Noise.for_batch(1, len(x)), 0, len(x))
         shown = torch.where(real, x, MASK)  # a network with masks sees them in place of padding
-        ours, theirs = pgm.loss_of(x, drawn, valid), masked.loss_of(shown, drawn, valid)
+        ours, theirs = (
+            pgm.loss_given(Batch.of(x, is_token=valid), drawn),
+            masked.loss_given(Batch.of(shown, is_token=valid), drawn),
+        )
         assert torch.equal(ours.counted, theirs.counted)
         assert torch.equal(ours.counted, real)
         for name in ("objective", "per_token", "cross_entropy"):
@@ -688,7 +698,7 @@ def test_complementary_masking_has_the_same_loss(padded):
         for groups in (1, 2):
             noise = Noise.for_batch(2, len(x))
             ours, theirs = (
-                method.loss(x, noise, 5, valid=valid, law=law, groups=groups)
+                method.loss(Batch.of(x, is_token=valid), noise, 5, groups=groups, corruption=law)
                 for method in (pgm, masked)
             )
             torch.testing.assert_close(ours.per_token, theirs.per_token)
@@ -699,7 +709,7 @@ def test_complementary_masking_has_the_same_gradient():
     logits, x = random_logits(3), all_sequences(3)
     gradients = []
     for method in (table_pgm(logits), complementary(logits)):
-        method.loss(x, Noise.for_batch(3, len(x))).objective.backward()
+        method.loss(Batch.of(x), Noise.for_batch(3, len(x))).objective.backward()
         gradients.append(method.network.table.grad[..., :VOCAB])
     torch.testing.assert_close(*gradients)
 
@@ -710,17 +720,18 @@ def test_padding_changes_nothing_for_others():
     generator = torch.Generator().manual_seed(1)
     valid = torch.rand(x.shape, generator=generator) < 0.6
     drawn = Subset().partition(valid, Noise.for_batch(0, len(x)), 0, len(x))
-    loss = method.loss_of(x, drawn, valid)
+    loss = method.loss_given(Batch.of(x, is_token=valid), drawn)
     other = torch.where(valid, x, (x + 1) % VOCAB)
     swapped = Partition(drawn.groups | ~valid, drawn.weights)
-    again = method.loss_of(other, swapped, valid)
+    again = method.loss_given(Batch.of(other, is_token=valid), swapped)
     assert torch.equal(loss.per_token, again.per_token)
     assert torch.equal(loss.counted, valid)
     assert torch.equal(again.counted, valid)
     noise = Noise.for_batch(4, len(x))
     for groups in (1, 2):
         ours, same = (
-            method.loss(t, noise, valid=valid, groups=groups).per_token for t in (x, other)
+            method.loss(Batch.of(t, is_token=valid), noise, groups=groups).per_token
+            for t in (x, other)
         )
         assert torch.equal(ours, same)
 
@@ -739,8 +750,8 @@ def test_padded_rows_have_the_bound_of_their_own_tokens(pattern):
     size = masks.sum(-1)
     weights = (count / size.double())[:, None].expand(masks.shape)
     padded = torch.where(valid, x, MASK).expand(len(masks), -1)
-    loss = table_mdlm(logits).loss_under(
-        padded, Corruption(masks, weights, None), valid.expand_as(masks)
+    loss = table_mdlm(logits).loss_given(
+        Batch.of(padded, is_token=valid.expand_as(masks)), Corruption(masks, weights, None)
     )
     ways = size.bincount()[size].double()
     bound = float((loss.per_sequence.detach() / ways / count).sum())

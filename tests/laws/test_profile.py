@@ -70,7 +70,7 @@ def test_the_area_is_the_bound(name):
         torch.nn.init.normal_(parameter, std=0.4)
     tokens = torch.randint(7, (128, 12))
     valid = torch.arange(12) < torch.randint(1, 13, (128, 1))
-    bound = nelbo(method, tokens, valid=valid, replicates=16, batch_size=128)
+    bound = nelbo(method, tokens, is_token=valid, replicates=16, batch_size=128)
     found = profile(method, tokens, valid, levels=5, replicates=8, batch_size=128)
     area = sum(level.cost.nats for level in found) / 5
     error = sum(level.cost.nats_error**2 for level in found) ** 0.5 / 5

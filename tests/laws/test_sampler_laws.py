@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import AR
 from partita.networks import CausalTransformer, TransformerConfig
@@ -160,7 +161,7 @@ def test_autoregressive():
     model = AR(CausalTransformer(config))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    law = (-model.loss(all_sequences(3)).per_sequence.detach().double()).exp()
+    law = (-model.loss(Batch.of(all_sequences(3))).per_sequence.detach().double()).exp()
     assert_law(sample(model, SAMPLES, length=3, seed=11), law / law.sum())
     assert float(law.sum()) == pytest.approx(1, abs=1e-5)
     prompt = Prompt(torch.tensor([[1, 0, 0]]), torch.tensor([[True, False, False]]))

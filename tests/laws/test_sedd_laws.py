@@ -16,6 +16,7 @@ import torch
 from scipy import stats
 from torch import nn
 
+from partita.contracts.batch import Batch
 from partita.errors import InputError
 from partita.methods import MD4, METHODS
 from partita.methods.sedd import SEDD, UniformSEDD
@@ -33,6 +34,7 @@ from partita.processes.ctmc import (
     total_noise,
     true_reverse,
 )
+from partita.processes.draws import Noised
 from partita.processes.graphs import Absorbing, Uniform
 from partita.processes.masked import reconstruction_nats
 from partita.randomness import Noise
@@ -261,7 +263,9 @@ def test_drawn_losses_average_to_the_integral(chain):
     tokens = x0.expand(rows, -1)
     means = torch.stack(
         [
-            model.loss(tokens, Noise.for_batch(7, rows), step).per_sequence.double().mean()
+            model.loss(Batch.of(tokens), Noise.for_batch(7, rows), step)
+            .per_sequence.double()
+            .mean()
             for step in range(replicates)
         ]
     ).detach()
@@ -364,9 +368,9 @@ def test_the_score_of_a_mean_has_md4_s_bound(schedule):
     tokens, noise = all_sequences(3), Noise.for_batch(3, VOCAB**3)
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     drawn = Continuous(md4.schedule).draw(everywhere, noise, 0, len(tokens))
-    theirs = md4.loss_under(tokens, drawn, everywhere)
+    theirs = md4.loss_given(Batch.of(tokens, is_token=everywhere), drawn)
     state = torch.where(drawn.masked, MASK, tokens)
-    ours = sedd.loss_at(tokens, state, drawn.times, everywhere)
+    ours = sedd.loss_given(Batch.of(tokens, is_token=everywhere), Noised(state, drawn.times))
     assert torch.equal(ours.counted, theirs.counted)
     ends = float(sedd.end_nats(tokens)[0, 0])
     torch.testing.assert_close(ours.per_token - ends, theirs.per_token, rtol=1e-6, atol=1e-9)
@@ -381,7 +385,7 @@ def test_the_score_of_a_mean_has_md4_s_bound(schedule):
         hidden = hidden[:, None]
         chance = torch.where(masks, hidden, 1 - hidden).prod(-1)
         drawn = Corruption(masks, md4.schedule.weight(times)[:, None].expand(4, 2), times)
-        loss = md4.loss_under(x0.expand(4, -1), drawn, torch.ones_like(masks))
+        loss = md4.loss_given(Batch.of(x0.expand(4, -1), is_token=torch.ones_like(masks)), drawn)
         return float((chance * loss.per_sequence).sum().detach())
 
     assert bound_of(sedd, x0) == pytest.approx(quadrature(at) + 2 * ends, rel=1e-6)
@@ -564,12 +568,12 @@ def test_padding_is_never_noised_and_never_counts(chain):
     valid[:, 1] = False
     valid[0] = False  # a row of padding alone
     noise = Noise.for_batch(3, len(tokens))
-    loss = model.loss(tokens, noise, valid=valid)
+    loss = model.loss(Batch.of(tokens, is_token=valid), noise)
     assert int(loss.tokens) == int(valid.sum())
     assert not bool((loss.counted & ~valid).any())
     assert not bool(loss.per_token[~valid].any())
     garbage = torch.where(valid, tokens, -7)
-    again = model.loss(garbage, noise, valid=valid)
+    again = model.loss(Batch.of(garbage, is_token=valid), noise)
     assert torch.equal(again.per_token, loss.per_token)
     assert bool(torch.isfinite(loss.objective))
     torch.testing.assert_close(loss.objective, loss.per_token.sum() / valid.sum())
@@ -578,8 +582,8 @@ def test_padding_is_never_noised_and_never_counts(chain):
 @both_graphs
 def test_rows_of_a_global_batch_are_what_they_are_in_it(chain):
     model, tokens = model_of(chain), all_sequences(LENGTH)
-    whole = model.loss(tokens, Noise.for_batch(5, 9), 4).per_token
-    part = model.loss(tokens[3:6], Noise.for_batch(5, 3, 3), 4, batch=9).per_token
+    whole = model.loss(Batch.of(tokens), Noise.for_batch(5, 9), 4).per_token
+    part = model.loss(Batch.of(tokens[3:6], size=9), Noise.for_batch(5, 3, 3), 4).per_token
     torch.testing.assert_close(part, whole[3:6])
 
 
@@ -594,12 +598,14 @@ def test_build_learns_and_samples(name):
 
     def value():
         with torch.no_grad():
-            losses = [model.loss(tokens, Noise.for_batch(1, 64), step) for step in range(20)]
+            losses = [
+                model.loss(Batch.of(tokens), Noise.for_batch(1, 64), step) for step in range(20)
+            ]
             return float(torch.stack([loss.objective for loss in losses]).mean())
 
     before = value()
     for step in range(100):
-        loss = model.loss(tokens, Noise.for_batch(0, 64), step)
+        loss = model.loss(Batch.of(tokens), Noise.for_batch(0, 64), step)
         optimiser.zero_grad()
         loss.objective.backward()
         optimiser.step()
@@ -627,7 +633,7 @@ def test_bad_input():
         SEDD(Scores(graph), graph="uniform")
     model = SEDD(Scores(graph))
     with pytest.raises(InputError, match="mask"):
-        model.loss(torch.tensor([[0, MASK]]), Noise.for_batch(0, 1))
+        model.loss(Batch.of(torch.tensor([[0, MASK]])), Noise.for_batch(0, 1))
     with pytest.raises(InputError, match="does not fit"):
         sample(model, 1, sampler="ancestral")
     with pytest.raises(InputError, match="does not fit"):
@@ -702,7 +708,7 @@ def test_consistency_spread_and_padding():
     tokens = all_sequences(LENGTH).repeat(20, 1)
     valid = torch.ones_like(tokens, dtype=torch.bool)
     valid[:, 1] = False
-    (row,) = score_consistency(model, tokens, [1.0], valid=valid)
+    (row,) = score_consistency(model, tokens, [1.0], is_token=valid)
     assert row.positions <= len(tokens)
     (row,) = score_consistency(model, tokens, [0.7])
     assert row.low < row.mean < row.high

@@ -12,6 +12,7 @@ import torch
 from scipy import special, stats
 
 from partita.config.training import TrainingOptions
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Segments
 from partita.errors import InputError
 from partita.methods.base import METHODS
@@ -192,7 +193,7 @@ def repeating():
     for step in range(200):
         tokens = torch.randint(VOCAB, (64, 1)).expand(-1, LENGTH)
         optimiser.zero_grad()
-        model.loss(tokens, Noise.for_batch(0, 64), step).objective.backward()
+        model.loss(Batch.of(tokens), Noise.for_batch(0, 64), step).objective.backward()
         optimiser.step()
     return model, untrained
 
@@ -201,7 +202,9 @@ def bound_of(model):
     """Nats of a sequence that repeats one token, over all the tokens."""
     tokens = torch.arange(VOCAB).repeat(100)[:, None].expand(-1, LENGTH)
     with torch.no_grad():
-        draws = [model.loss(tokens, Noise.for_batch(9, 500), i).per_sequence for i in range(8)]
+        draws = [
+            model.loss(Batch.of(tokens), Noise.for_batch(9, 500), i).per_sequence for i in range(8)
+        ]
     return float(torch.stack(draws).mean())
 
 
@@ -217,23 +220,25 @@ def test_the_method_is_a_model(shaken):
 def test_loss_has_the_shape_of_every_other(shaken):
     tokens = torch.randint(VOCAB, (4, LENGTH))
     valid = torch.arange(LENGTH).expand(4, -1) < torch.tensor([6, 4, 2, 6])[:, None]
-    loss = shaken.loss(tokens, Noise.for_batch(0, 4), 2, valid=valid)
+    loss = shaken.loss(Batch.of(tokens, is_token=valid), Noise.for_batch(0, 4), 2)
     assert int(loss.tokens) == 18
     assert torch.equal(loss.counted, valid)
     assert not bool(loss.per_token[~valid].any())
     torch.testing.assert_close(loss.objective, loss.per_sequence.sum() / 18)
     changed = torch.where(valid, tokens, (tokens + 1) % VOCAB)
-    again = shaken.loss(changed, Noise.for_batch(0, 4), 2, valid=valid)
+    again = shaken.loss(Batch.of(changed, is_token=valid), Noise.for_batch(0, 4), 2)
     assert torch.equal(again.per_token, loss.per_token)
-    alone = shaken.loss(tokens[1:2], Noise.for_batch(0, 1, 1), 2, batch=4, valid=valid[1:2])
+    alone = shaken.loss(
+        Batch.of(tokens[1:2], size=4, is_token=valid[1:2]), Noise.for_batch(0, 1, 1), 2
+    )
     torch.testing.assert_close(alone.per_token, loss.per_token[1:2], rtol=1e-4, atol=1e-4)
 
 
 def test_half_precision_moves_the_loss_little(shaken):
     tokens = torch.randint(VOCAB, (64, LENGTH))
-    full = shaken.loss(tokens, Noise.for_batch(0, 64)).objective
+    full = shaken.loss(Batch.of(tokens), Noise.for_batch(0, 64)).objective
     with torch.autocast("cpu", torch.bfloat16):
-        half = shaken.loss(tokens, Noise.for_batch(0, 64)).objective
+        half = shaken.loss(Batch.of(tokens), Noise.for_batch(0, 64)).objective
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, full, rtol=0.02, atol=0)
 
@@ -244,7 +249,10 @@ def test_weights_are_all_there_is_to_keep(shaken):
         other = tiny()
     other.load_state_dict(shaken.state_dict(), assign=True)
     tokens, noise = torch.randint(VOCAB, (2, LENGTH)), Noise.for_batch(0, 2)
-    assert torch.equal(other.loss(tokens, noise).per_token, shaken.loss(tokens, noise).per_token)
+    assert torch.equal(
+        other.loss(Batch.of(tokens), noise).per_token,
+        shaken.loss(Batch.of(tokens), noise).per_token,
+    )
 
 
 def test_documents_that_share_a_row_do_not_read_each_other(shaken):
@@ -255,9 +263,11 @@ def test_documents_that_share_a_row_do_not_read_each_other(shaken):
     ends[:, 2] = True
     layout = Segments.of_documents(ends)
     noise = Noise.for_batch(0, 2)
-    one, two = (shaken.loss(x, noise, layout=layout).per_token[:, :3] for x in (tokens, other))
+    one, two = (
+        shaken.loss(Batch.of(x, layout=layout), noise).per_token[:, :3] for x in (tokens, other)
+    )
     torch.testing.assert_close(one, two)
-    assert not torch.allclose(one, shaken.loss(tokens, noise).per_token[:, :3])
+    assert not torch.allclose(one, shaken.loss(Batch.of(tokens), noise).per_token[:, :3])
 
 
 def test_fixed_embeddings_stay():
@@ -343,7 +353,10 @@ def test_a_prompt_moves_what_is_sampled(repeating):
         ("eta", lambda model: sample(model, 1, sampler="ddim", steps=2, eta=-0.1)),
         ("steps", lambda model: sample(model, 1, sampler="ddim", steps=21)),
         ("sampler", lambda model: sample(model, 1, sampler="ancestral")),
-        ("tokens", lambda model: model.loss(torch.full((1, 2), VOCAB), Noise.for_batch(0, 1))),
+        (
+            "tokens",
+            lambda model: model.loss(Batch.of(torch.full((1, 2), VOCAB)), Noise.for_batch(0, 1)),
+        ),
     ],
 )
 def test_bad_input_about_tokens(shaken, argument, call):

@@ -47,9 +47,9 @@ class Unigram(nn.Module, TextMethod, Denoiser):
     def predict(self, tokens, revealed, rows, positions, time=None, label=None):
         return self.logits.log_softmax(-1).expand(len(rows), -1)
 
-    def loss(self, tokens, noise, step=0, *, batch=None, valid=None, label=None, layout=None):
-        real = torch.ones_like(tokens).bool() if valid is None else valid
-        nats = torch.where(real, -self.logits.log_softmax(-1)[tokens], 0)
+    def loss(self, batch, noise, step=0):
+        real = batch.real
+        nats = torch.where(real, -self.logits.log_softmax(-1)[batch.tokens], 0)
         return Loss(nats.sum() / real.sum(), nats, nats, real, real.sum())
 
 

@@ -22,6 +22,7 @@ import torch
 from partita import load
 from partita.commands import import_model as verb
 from partita.commands import main
+from partita.contracts.batch import Batch
 from partita.files.atomic import sha256
 from partita.methods.mdlm import subs
 from partita.models.published import archives
@@ -83,7 +84,9 @@ def mdlm_error(model, case):
 def pgm_error(model, case, queries):
     """The same for PGM: all tokens of both groups."""
     with torch.no_grad():
-        ours, at = model.method.predict_both(case["in.tokens"], case["in.group_idxs"].bool(), None)
+        ours, at = model.method.predict_both(
+            Batch.of(case["in.tokens"]), case["in.group_idxs"].bool()
+        )
     theirs = case[f"out.{QUERIES[queries]}.train"][..., :-1].log_softmax(-1)
     return (ours - theirs[at.rows, at.positions]).abs().max().item()
 

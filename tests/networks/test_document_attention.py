@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Dense, Segments
 from partita.errors import InputError
 from partita.methods import AR, MD4, MDLM
@@ -81,9 +82,9 @@ def part(drawn, row, span):
 def loss_of(method, tokens, drawn, layout=DENSE, label=None):
     """The loss of a batch; masked methods hide the tokens that `drawn` says."""
     if isinstance(method, AR):
-        return method.loss(tokens, layout=layout, label=label)
+        return method.loss(Batch.of(tokens, label=label, layout=layout))
     valid = torch.ones_like(tokens, dtype=torch.bool)
-    return method.loss_under(tokens, drawn, valid, label, layout=layout)
+    return method.loss_given(Batch.of(tokens, is_token=valid, label=label, layout=layout), drawn)
 
 
 def test_offsets_count_over_the_batch():
@@ -221,9 +222,9 @@ def test_padding_has_no_influence(kind, tokens):
         valid[row, LENGTH - lengths[-1] :] = row == 1  # one row has no padding
     layout = Segments.of_documents(ends_of(ROWS))
     noise = Noise.for_batch(3, len(ROWS))
-    loss = method.loss(tokens, noise, valid=valid, layout=layout)
+    loss = method.loss(Batch.of(tokens, is_token=valid, layout=layout), noise)
     changed = torch.where(valid, tokens, (tokens + 3) % VOCAB)
-    again = method.loss(changed, noise, valid=valid, layout=layout)
+    again = method.loss(Batch.of(changed, is_token=valid, layout=layout), noise)
     assert torch.equal(loss.per_token, again.per_token)
     assert not loss.per_token[~valid].any()
     # The network itself is kept apart from it too, not just the loss.
@@ -242,9 +243,9 @@ def test_one_document_per_row_is_a_dense_batch(kind, tokens):
     method, noise = build(kind), Noise.for_batch(3, len(ROWS))
     layout = Segments.of_documents(torch.zeros_like(tokens, dtype=torch.bool))
     for within_rows in (True, False):
-        ours = method.loss(tokens, noise, layout=replace(layout, within_rows=within_rows))
+        ours = method.loss(Batch.of(tokens, layout=replace(layout, within_rows=within_rows)), noise)
         torch.testing.assert_close(
-            ours.per_token, method.loss(tokens, noise).per_token, **TOLERANCE
+            ours.per_token, method.loss(Batch.of(tokens), noise).per_token, **TOLERANCE
         )
 
 
@@ -263,4 +264,4 @@ def test_a_recomputing_network_learns_the_same(tokens):
 def test_a_layout_of_another_batch_is_refused(kind, tokens):
     layout = Segments.of_documents(ends_of(ROWS))
     with pytest.raises(InputError, match="layout: its segments hold 48 tokens"):
-        build(kind).loss(tokens[:2], Noise.for_batch(0, 2), layout=layout)
+        build(kind).loss(Batch.of(tokens[:2], layout=layout), Noise.for_batch(0, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Dense, Segments
 from partita.errors import InputError
 from partita.methods import AR, MDLM, PGM, EmbeddingDDPM, FlexMDM
@@ -163,7 +164,9 @@ def test_methods_learn_on_a_grid_with_registers(method):
     tokens = torch.randint(0, 8, (4, 12))
     optimiser, losses = torch.optim.Adam(built.parameters(), 1e-2), []
     for step in range(40):
-        loss = built.loss(tokens, Noise.for_batch(0, 4), step, label=torch.arange(4)).objective
+        loss = built.loss(
+            Batch.of(tokens, label=torch.arange(4)), Noise.for_batch(0, 4), step
+        ).objective
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

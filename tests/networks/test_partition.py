@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import partita
 from partita.contracts.layouts import DENSE, Layout, Queries, Segments
 from partita.errors import InputError
 from partita.methods import AR, MD4, MDLM, PGM, ComplementaryMDLM
@@ -455,7 +456,7 @@ def test_a_partition_network_learns(queries, process):
     optimiser, losses = torch.optim.Adam(method.parameters(), 1e-2), []
     groups = torch.tensor([[True, False, True, False, False, True]]).expand_as(tokens)
     for step in range(60):
-        log_probs, asked = method.predict_both(tokens, groups ^ bool(step % 2), None)
+        log_probs, asked = method.predict_both(partita.Batch.of(tokens), groups ^ bool(step % 2))
         loss = -log_probs.gather(1, tokens[asked.rows, asked.positions][:, None]).mean()
         optimiser.zero_grad()
         loss.backward()
@@ -600,7 +601,9 @@ def test_every_parameter_has_a_gradient_where_nothing_is_asked(queries):
     method = PGM(build(queries))
     tokens = torch.zeros(1, LENGTH, dtype=torch.long)
     nothing, valid = torch.zeros(1, LENGTH, dtype=torch.bool), torch.ones(1, LENGTH).bool()
-    loss = method.loss_under(tokens, Corruption(nothing, torch.ones(1, LENGTH), None), valid)
+    loss = method.loss_given(
+        partita.Batch.of(tokens, is_token=valid), Corruption(nothing, torch.ones(1, LENGTH), None)
+    )
     assert loss.objective == 0
     assert without_gradient(method.network, loss.objective) == []
     assert not any(parameter.grad.any() for parameter in method.parameters())
@@ -814,8 +817,10 @@ def test_a_law_must_weigh_both_groups():
         PGM(network, law=OneGroup())
     method, tokens, noise = PGM(network), torch.zeros(1, 4, dtype=torch.long), Noise.for_batch(0, 1)
     with pytest.raises(InputError, match="law: OneGroup has no weights for the second group"):
-        method.loss(tokens, noise, law=OneGroup())
+        method.loss(partita.Batch.of(tokens), noise, corruption=OneGroup())
     # Group 1 alone needs no more than a law of masked methods.
-    assert method.loss(tokens, noise, law=OneGroup(), groups=1).counted.all()
+    assert method.loss(
+        partita.Batch.of(tokens), noise, groups=1, corruption=OneGroup()
+    ).counted.all()
     with pytest.raises(InputError, match="groups"):
-        method.loss(tokens, noise, groups=3)
+        method.loss(partita.Batch.of(tokens), noise, groups=3)

@@ -129,7 +129,7 @@ def test_gradients_reach_every_parameter(kind, head):
     network.recompute = True
     method = MD4(network)
     tokens, noise = images(count=4) % LEVELS, Noise.for_batch(0, 4)
-    loss = method.loss(tokens, noise, label=torch.tensor([0, 1, 2, 3]))
+    loss = method.loss(partita.Batch.of(tokens, label=torch.tensor([0, 1, 2, 3])), noise)
     loss.objective.backward()
     # A row of an embedding, or a head's slice, may be for what was not drawn; no tensor is.
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
@@ -217,7 +217,7 @@ def test_methods_that_read_noisy_tokens_take_every_kind(name, kind):
         TransformerOptions(kind=kind, options=COLORED, **SIZES), LEVELS
     )
     assert isinstance(method.network, NETWORKS[kind].network)
-    loss = method.loss(images(count=4) % LEVELS, Noise.for_batch(0, 4), 0)
+    loss = method.loss(partita.Batch.of(images(count=4) % LEVELS), Noise.for_batch(0, 4), 0)
     assert torch.isfinite(loss.objective)
 
 

@@ -14,6 +14,8 @@ from partita.config.method import MethodOptions
 from partita.config.recipe import Recipe
 from partita.config.sampling import SamplingOptions
 from partita.config.training import RunOptions, TrainingOptions
+from partita.contracts.batch import Batch
+from partita.contracts.layouts import DENSE
 from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions
 from partita.data.tokenizers import BPETokenizer, ByteTokenizer
@@ -196,9 +198,9 @@ TABLE = {
     "one-dimensional tokens": (lambda: nelbo(mdlm(), TEXT[0]), "tokens"),
     "float tokens": (lambda: nelbo(mdlm(), TEXT.float()), "tokens"),
     "list of tokens": (lambda: nelbo(mdlm(), [[0, 1]]), "tokens"),
-    "nothing valid": (lambda: nelbo(mdlm(), TEXT, valid=TEXT > 0), "valid"),
-    "validity of another shape": (lambda: nelbo(mdlm(), TEXT, valid=TEXT[:1] == 0), "valid"),
-    "integer validity": (lambda: nelbo(mdlm(), TEXT, valid=TEXT), "valid"),
+    "nothing valid": (lambda: nelbo(mdlm(), TEXT, is_token=TEXT > 0), "is_token"),
+    "validity of another shape": (lambda: nelbo(mdlm(), TEXT, is_token=TEXT[:1] == 0), "is_token"),
+    "integer validity": (lambda: nelbo(mdlm(), TEXT, is_token=TEXT), "is_token"),
     "law of an exact model": (
         lambda: nelbo(AR(network(CausalTransformer)), TEXT, law="subset"),
         "law",
@@ -276,7 +278,7 @@ TABLE = {
     "discrete law without steps": (lambda: mdlm(law="discrete", steps=0), "steps"),
     "time-free law, timed network": (lambda: MD4(network(time=True), law="subset"), "law"),
     "rate law without a rate": (
-        lambda: mdlm(law=Rate()).loss(TEXT, Noise.for_batch(0, 2)),
+        lambda: mdlm(law=Rate()).loss(Batch.of(TEXT), Noise.for_batch(0, 2)),
         "law",
     ),
     "a law that is no bound": (lambda: nelbo(mdlm(), TEXT, law=Rate()), "law"),
@@ -355,6 +357,13 @@ TABLE = {
     "large variances of DDIM": (
         lambda: generate(ddpm(), [2], eta=0.0, variance="large"),
         "variance",
+    ),
+    "a loss of a tensor": (lambda: mdlm().loss(TEXT, Noise.for_batch(0, 2)), "batch"),
+    "a batch of one row too few dimensions": (lambda: Batch.of(TEXT[0]), "tokens"),
+    "a batch of numbers": (lambda: Batch.of(TEXT.float()), "tokens"),
+    "a batch that is read in two ways": (
+        lambda: Batch.of(TEXT, ends=TEXT > 0, layout=DENSE),
+        "layout",
     ),
     "whole numbers to diffuse": (lambda: ddpm().loss(TEXT, Noise.for_batch(0, 2)), "x_0"),
     "a transition in a list": (

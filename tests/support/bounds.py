@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import torch
 
+from partita.contracts.batch import Batch
 from partita.processes.corruption import Continuous, Corruption, Discrete, Subset
 from partita.schedules import SCHEDULES, make_schedule
 
@@ -25,10 +26,9 @@ def losses_at(method, x, times, weights):
     every_weight = weights.repeat_interleave(len(masks))[:, None].expand(every_mask.shape)
     hidden = method.schedule.one_minus_alpha(every_time)[:, None]
     chance = torch.where(every_mask, hidden, 1 - hidden).prod(-1)
-    loss = method.loss_under(
-        x.expand(len(every_mask), -1),
+    loss = method.loss_given(
+        Batch.of(x.expand(len(every_mask), -1), is_token=torch.ones_like(every_mask)),
         Corruption(every_mask, every_weight, every_time),
-        torch.ones_like(every_mask),
     )
     return (chance * loss.per_sequence.double()).detach().reshape(count, -1).sum(-1)
 
@@ -52,7 +52,9 @@ def subset_bound(method, x):
     size = masks.sum(-1, keepdim=True).double()
     ways = masks.sum(-1).bincount()[masks.sum(-1)].double()
     corruption = Corruption(masks, (x.numel() / size).expand(masks.shape), None)
-    loss = method.loss_under(x.expand(len(masks), -1), corruption, torch.ones_like(masks))
+    loss = method.loss_given(
+        Batch.of(x.expand(len(masks), -1), is_token=torch.ones_like(masks)), corruption
+    )
     return float((loss.per_sequence.double() / ways / x.numel()).sum().detach())
 
 

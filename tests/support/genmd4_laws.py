@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from partita.methods.genmd4 import GenMD4
+from partita.contracts.batch import Batch
+from partita.methods.genmd4 import GenMD4, MaskedTwice
 from tests.laws.tables import (
     VOCAB,
     TableNetwork,
@@ -47,7 +48,9 @@ def losses_at(model, x, times):
     masks = all_masks(x.numel())
     masked, row_times = masks.repeat(len(times), 1), times.repeat_interleave(len(masks))
     tokens, valid = x.expand(len(masked), -1), torch.ones_like(masked)
-    loss = model.loss_under(tokens, (masked, masked), row_times, valid)
+    loss = model.loss_given(
+        Batch.of(tokens, is_token=valid), MaskedTwice((masked, masked), row_times)
+    )
     nats = (loss.per_token - model.ends(tokens, valid)).sum(-1)
     chance = model.log_mask(tokens, masked, row_times, valid).exp()
     return (chance * nats).reshape(len(times), -1).sum(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from partita.contracts.batch import Batch
 from partita.processes.corruption import Continuous, Discrete, Subset, weighed
 from partita.schedules import make_schedule
 from tests.laws.tables import table_mdlm, table_pgm
@@ -15,7 +16,7 @@ def group_nats(method, tokens, partition, valid=None):
 
     The loss is the mean of the two bounds, so each group enters it with half its weight.
     """
-    loss = method.loss_of(tokens, partition, valid)
+    loss = method.loss_given(Batch.of(tokens, is_token=valid), partition)
     nats, groups = 2 * loss.per_token.detach(), partition.groups
     assert torch.equal(loss.counted, torch.ones_like(groups) if valid is None else valid)
     both = torch.stack([torch.where(groups, nats, 0).sum(-1), torch.where(groups, 0, nats).sum(-1)])

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from partita.contracts.batch import Batch
 from partita.methods.sedd import SEDD
 from partita.networks.base import Network
 from partita.processes.ctmc import Rates, noise_rate, over_sequences, total_noise
+from partita.processes.draws import Noised
 from partita.processes.graphs import Absorbing, Uniform
 from partita.schedules import sampling_grid
 from tests.laws.tables import VOCAB, TableConfig, all_sequences
@@ -104,7 +106,9 @@ def expected_loss(model, x0, time, sigma=None):
     graph, states = model.graph, states_of(model.graph)
     times = torch.full((len(states),), float(time), dtype=torch.float64)
     tokens = x0.expand(len(states), -1)
-    loss = model.loss_at(tokens, states, times, torch.ones_like(states, dtype=torch.bool))
+    loss = model.loss_given(
+        Batch.of(tokens, is_token=torch.ones_like(states, dtype=torch.bool)), Noised(states, times)
+    )
     ends = model.end_nats(x0[None]).sum()
     sigma = total_noise(model.schedule, times[0]) if sigma is None else sigma
     chance = noised_law(graph, point(graph, x0), sigma)

@@ -103,7 +103,7 @@ def _likelihood(model: TextModel, text: _Text, chosen: Options, bar: Progress) -
     bound = nelbo(
         model.method,  # type: ignore[arg-type]
         text.tokens,
-        valid=text.real,
+        is_token=text.real,
         label=text.label,
         replicates=chosen.replicates,
         seed=chosen.seed,
@@ -124,7 +124,7 @@ def _in_order(
         model.method,
         text.tokens,
         order,
-        valid=text.real,
+        is_token=text.real,
         label=text.label,
         seed=chosen.seed,
         progress=lambda share: bar.update(task, completed=share),

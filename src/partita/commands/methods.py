@@ -91,8 +91,8 @@ def gather() -> dict[str, dict[str, Any]]:
 
 def facts_of(name: str) -> dict[str, Any]:
     """What there is to know of a method before one chooses it."""
-    method: Any = METHODS[name]
-    about = getattr(method, "about", None)  # somebody's own method may say nothing
+    method = METHODS[name]
+    about = method.about  # somebody's own method may say nothing
     return {
         "summary": _line(method),
         **(asdict(about) if about else {}),

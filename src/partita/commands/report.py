@@ -133,7 +133,7 @@ def _consistency(method: SEDD, model: TextModel, chosen: Options) -> tuple[dict[
     require(method.graph.mask_id is not None, "model", problem, "sedd's is absorbing")
     tokens, real = _tokens(model, chosen)
     rows = score_consistency(
-        method, tokens.to(model.device), valid=real.to(model.device), seed=chosen.seed
+        method, tokens.to(model.device), is_token=real.to(model.device), seed=chosen.seed
     )
     if not chosen.json:
         print("sums of scores at masks, divided by alpha / (1 - alpha): 1 for any law")

@@ -28,7 +28,6 @@ from partita.distillation.options import DistillationOptions
 from partita.errors import InputError, require
 from partita.files.names import PREFIX
 from partita.methods import METHODS
-from partita.methods.base import is_flexible
 from partita.networks.kinds import plain_network
 from partita.networks.options import TransformerOptions
 from partita.provenance import without_root
@@ -71,10 +70,10 @@ class Recipe:
         What its network has to choose besides its sizes is there where it is not as usual.
         """
         data, training = self.data, self.training
-        method: Any = METHODS[self.method.name]
+        method = METHODS[self.method.name]
         usual = "padded" if data.label else method.default_rows
         rows = data.rows or ("whole" if self.tokenizer.of_images else usual)
-        longer = data.longer or ("refuse" if is_flexible(method) else None)
+        longer = data.longer or ("refuse" if method.whole_texts else None)
         data = dataclasses.replace(data, rows=rows, longer=longer)
         if training.steps is None and training.seconds is None:
             training = dataclasses.replace(training, steps=DEFAULT_STEPS)

@@ -27,17 +27,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import sample_categorical
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.distillation.divergences import DIVERGENCES
 from partita.distillation.options import DistillationOptions
 from partita.errors import require
+from partita.methods.base import check_batch
 from partita.methods.masked_method import MaskedMethod
 from partita.processes.draws import even_times, hide_independently, positive_time
 from partita.randomness import Noise, Purpose
@@ -101,6 +104,15 @@ def _in_order(answers: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
     return torch.empty_like(together).index_copy_(0, torch.cat(list(places)), together)
 
 
+class Planned(NamedTuple):
+    """Hidden tokens, and in which of its steps a teacher is asked for each."""
+
+    hidden: Bool[Tensor, "B L"]
+    plan: Int64[Tensor, "B L"]
+    u: Float64[Tensor, "B L"]
+    """The uniform numbers by which the teacher draws tokens."""
+
+
 @dataclass(frozen=True)
 class SDTT:
     """One round: a student, its teacher, and the step that the student takes for several."""
@@ -117,50 +129,32 @@ class SDTT:
         require(apart, "teacher", "is the student itself", "give a copy of it")
         self.teacher.eval().requires_grad_(False)
 
-    def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int = 0,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
+    def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
         """The divergence of hidden tokens, for the arguments of a method's own loss."""
-        tokens, real = self.student._ready(tokens, valid)
+        batch = check_batch(batch, self.student).padded_with(self.student.mask_id)
         schedule = self.teacher.schedule
-        t = positive_time(even_times(noise, step, batch or tokens.shape[0]))
-        hidden = hide_independently(schedule.one_minus_alpha(t), real, noise, step)
-        places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        t = positive_time(even_times(noise, step, batch.size))
+        hidden = hide_independently(schedule.one_minus_alpha(t), batch.real, noise, step)
+        places = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
         plan = reveal_plan(t, self.options, schedule, noise.uniform(Purpose.ORDER, step, places))
         u = noise.uniform(Purpose.TOKEN, step, places)
-        return self.loss_under(tokens, hidden, plan, u, real, label, layout=layout)
+        return self.loss_given(batch, Planned(hidden, plan, u))
 
-    def loss_under(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        hidden: Bool[Tensor, "B L"],
-        plan: Int64[Tensor, "B L"],
-        u: Float64[Tensor, "B L"],
-        valid: Bool[Tensor, "B L"],
-        label: Int64[Tensor, "B"] | None = None,
-        *,
-        layout: Layout = DENSE,
-    ) -> Loss:
+    def loss_given(self, batch: Batch, drawn: Planned) -> Loss:
         """The divergence for tokens that are already hidden, and a plan that is already made."""
+        (hidden, plan, u), layout = drawn, batch.layout()
         queries = Queries(*hidden.nonzero(as_tuple=True))
-        guess = self.student.predict(tokens, ~hidden, *queries, None, label, layout=layout)
+        seen = batch.tokens, ~hidden, *queries, None, batch.label
+        guess = self.student.predict(*seen, layout=layout)
         target = guess.detach()
         if queries.rows.numel():  # with nothing hidden, the student's gradient is 0 all the same
-            k = self.options.substeps
+            read = batch.tokens, hidden, plan, u, batch.label
             target = teacher_targets(
-                self.teacher, tokens, hidden, plan, u, label, substeps=k, layout=layout
+                self.teacher, *read, substeps=self.options.substeps, layout=layout
             ).clone()  # outside of inference mode, as autograd wants it
         found = DIVERGENCES[self.options.divergence](guess, target)
-        nats = found.new_zeros(tokens.shape).index_put(queries, found)
-        count = valid.sum()
+        nats = found.new_zeros(hidden.shape).index_put(queries, found)
+        count = batch.real.sum()
         return Loss(nats.sum() / count, nats, nats, hidden, count)
 
 

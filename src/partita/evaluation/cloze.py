@@ -29,11 +29,12 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import Queries
 from partita.contracts.prompt import Prompt
 from partita.errors import InputError, require_int
 from partita.execution.choice import sample
-from partita.likelihood.bounds import bound_ends, require_finite, standard_error
+from partita.likelihood.bounds import require_finite, standard_error
 from partita.methods.ar import AR
 from partita.methods.masked_method import MaskedMethod
 from partita.processes.corruption import Corruption, Subset
@@ -262,9 +263,10 @@ def _drawn(
     """One draw of the bound; times or sizes are spread evenly over all `count` blanks."""
     law = method.bound_law if method.timed else Subset()
     drawn = law.draw(batch.hidden, noise, step, count)
-    ends = bound_ends(method, law) * batch.hidden.sum(-1)
+    ends = method.bound_ends(law) * batch.hidden.sum(-1)
     return _weighed(method, batch, drawn) + ends
 
 
 def _weighed(method: MaskedMethod, batch: _Batch, drawn: Corruption) -> Float64[Tensor, "B"]:
-    return method.loss_under(batch.tokens, drawn, batch.hidden).per_token.double().sum(-1)
+    rows = Batch.of(batch.tokens, is_token=batch.hidden)
+    return method.loss_given(rows, drawn).per_token.double().sum(-1)

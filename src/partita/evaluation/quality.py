@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partita.contracts.batch import Batch
 from partita.contracts.estimate import Estimate
 from partita.data.documents import Corpus, Piece
 from partita.data.frequencies import entropy_of_counts
@@ -181,8 +182,8 @@ def judge(
     require(bool(tokens.sum() > 0), "texts", "hold no tokens")
     nats = np.zeros(len(texts))
     with evaluating(model), torch.no_grad():
-        for owners, rows, valid in _batches(encoded, model, batch_size):
-            loss = model.loss(rows, valid=valid)
+        for owners, rows, is_token in _batches(encoded, model, batch_size):
+            loss = model.loss(Batch.of(rows, is_token=is_token))
             np.add.at(nats, owners, loss.per_token.double().sum(-1).cpu().numpy())
     require_finite(torch.from_numpy(nats))
     per_token, per_character = _ratio(nats, tokens), _ratio(nats / math.log(2), characters)
@@ -206,9 +207,9 @@ def _batches(
         owners, rows = zip(*windows[first : first + size], strict=True)
         longest = len(rows[-1])
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        valid = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
-        check_ids(ids[valid], model, "texts")  # here, since on a GPU the model does not look
-        yield list(owners), ids.to(device), valid.to(device)
+        is_token = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+        check_ids(ids[is_token], model, "texts")  # here, since on a GPU the model does not look
+        yield list(owners), ids.to(device), is_token.to(device)
 
 
 def _ratio(amounts: NDArray[Any], sizes: NDArray[Any]) -> tuple[float, float]:

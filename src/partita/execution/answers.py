@@ -16,6 +16,7 @@ from partita.execution.timetable import Stretch
 from partita.networks.packing import Owners, Packed
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
+from partita.samplers.guidance import mix
 
 if TYPE_CHECKING:
     from partita.execution.program import Board
@@ -59,7 +60,7 @@ class Answer:
         conditional, unconditional = self._logits(both).chunk(2)
         weight = self.pull.weights(board)[asked.rows, None].to(conditional.dtype)
         # Normalised or not, the mixture of logits is that of log-probabilities up to a constant.
-        return (1 + weight) * conditional - weight * unconditional
+        return mix(conditional, unconditional, weight, laws=False)
 
     def _vectors(
         self, tokens: Tensor, visible: Stretch, asked: Stretch, board: Board, label: Tensor

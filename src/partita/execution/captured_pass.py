@@ -77,7 +77,7 @@ class CapturedPass:
     @staticmethod
     def fits(batch: Batch) -> bool:
         """Whether a batch is alike to the others of its run: full rows."""
-        return batch.valid is None and batch.ends is None
+        return batch.is_token is None and batch.given_layout is None and batch.ends is None
 
     def takes(self, batch: Batch) -> bool:
         """Whether a batch has the shape of the one that was captured."""
@@ -109,7 +109,7 @@ def _not_waiting(name: str) -> Iterator[None]:
         if "synchronizing" not in str(error):
             raise
         problem = f"the loss of {name} waits for the GPU, so that its steps cannot be recorded"
-        remedy = "use --run.cuda_graph false, or give the method a `waits` that says so"
+        remedy = "use --run.cuda_graph false, or give the method a `needs_host_sync` that says so"
         raise InputError("run.cuda_graph", problem, remedy) from error
     finally:
         torch.cuda.set_sync_debug_mode(before)

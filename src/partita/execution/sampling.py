@@ -26,7 +26,6 @@ from partita.execution.compilation import compile_parts
 from partita.execution.program import Board, Memory, Program
 from partita.execution.timetable import Timetable
 from partita.kernels.evenness import pad_in_place
-from partita.methods.asking import has_plain_softmax
 from partita.methods.masked_method import MaskedMethod
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
@@ -57,7 +56,7 @@ _KEPT: WeakKeyDictionary[nn.Module, dict[Any, Programs]] = WeakKeyDictionary()
 def has_program(model: object) -> bool:
     """Whether a model's steps can be captured."""
     model, _ = _unwrapped(model)
-    if not isinstance(model, MaskedMethod) or not has_plain_softmax(model):
+    if not isinstance(model, MaskedMethod) or not model.plain_softmax:
         return False
     if type(model).predict is not MaskedMethod.predict:
         return False

@@ -11,22 +11,22 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.contracts.estimate import Estimate
 from partita.contracts.layouts import DENSE, Layout, Segments
 from partita.contracts.loss import Loss
 from partita.errors import require, require_int
-from partita.methods.ar import AR
-from partita.methods.base import check_tokens
+from partita.methods.base import check_batch
 from partita.methods.contracts import TextMethod
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.pgm import PartitionMethod
+from partita.moved import old_keywords
 from partita.processes.corruption import Law, make_law
-from partita.processes.masked import prior_nats, reconstruction_nats
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
-from partita.schedules import Schedule
 
 
+@old_keywords(valid="is_token")
 def nelbo(
     method: TextMethod,
     tokens: Int64[Tensor, "N L"],
@@ -35,7 +35,7 @@ def nelbo(
     replicates: int = 8,
     batch_size: int = 64,
     seed: int = 0,
-    valid: Bool[Tensor, "N L"] | None = None,
+    is_token: Bool[Tensor, "N L"] | None = None,
     label: int | Int64[Tensor, "N"] | None = None,
     groups: int | None = None,
     progress: Callable[[float], None] | None = None,
@@ -48,26 +48,25 @@ def nelbo(
     unless another is given.
     A partition method (pgm, mdlm-complementary) predicts both groups of each partition, which
     lowers the error; `groups=1` predicts one, as MDLM does. Both estimate the same bound.
-    Tokens that are not `valid` are padding: they do not count, and no other token reads them.
+    `is_token` is False for padding, which does not count, and which no other token reads.
     `progress` is told how much of the work is done, from 0 to 1.
     """
     kind, fits = type(method).__name__, isinstance(method, TextMethod)
     remedy = "a loaded model has a `method`; DDPM has a `bound` of its own"
     require(fits, "method", f"{kind} is no method of tokens", remedy)
-    check_tokens(tokens, method, valid)
-    valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-    choices, count = _choices(method, law, groups), int(valid.sum())
+    batch = check_batch(Batch.of(tokens, is_token=is_token), method)
+    choices = _choices(method, law, groups)
     totals = replicate_nats(
-        method, tokens, valid, replicates, batch_size, seed, label, progress, **choices
+        method, tokens, batch.real, replicates, batch_size, seed, label, progress, **choices
     )
-    per_token = totals / count + bound_ends(method, choices.get("law"))
-    return Estimate(float(per_token.mean()), standard_error(per_token), count)
+    per_token = totals / batch.count + method.bound_ends(choices.get("corruption"))
+    return Estimate(float(per_token.mean()), standard_error(per_token), batch.count)
 
 
 def replicate_nats(
     method: TextMethod,
     tokens: Int64[Tensor, "N L"],
-    valid: Bool[Tensor, "N L"],
+    is_token: Bool[Tensor, "N L"],
     replicates: int,
     batch_size: int = 64,
     seed: int = 0,
@@ -75,33 +74,24 @@ def replicate_nats(
     progress: Callable[[float], None] | None = None,
     **choices: Any,
 ) -> Float64[Tensor, "replicates"]:
-    """The nats of all sequences together, once for each replicate (but one for AR, which is exact).
+    """The nats of all sequences together, once for each replicate (but one for an exact method).
 
     `choices` go to the method's loss. Sequences may be empty, if the method gives those a chance.
     """
     require_int(batch_size, "batch_size")
     labels = as_labels(label, tokens.shape[0], tokens.device)
     numbers = scattered(len(tokens)).to(tokens.device)
-    if not isinstance(method, AR):
+    if not method.exact:
         require_int(replicates, "replicates", 2)
-    passes = 1 if isinstance(method, AR) else replicates
+    passes = 1 if method.exact else replicates
     totals = torch.zeros(passes, dtype=torch.float64)
     with evaluating(method), torch.no_grad():
         for step in range(passes):
-            for rows, t, v, c in _batches(tokens, valid, labels, batch_size):
-                loss = method.loss(
-                    t,
-                    Noise(seed, numbers[rows]),
-                    step,
-                    batch=len(tokens),
-                    valid=v,
-                    label=c,
-                    layout=apart(v) if getattr(method, "reads_padding", True) else DENSE,
-                    **choices,
-                )
+            for batch in _batches(method, tokens, is_token, labels, batch_size):
+                loss = method.loss(batch, Noise(seed, numbers[batch.rows]), step, **choices)
                 totals[step] += _nats(loss)
                 if progress is not None:
-                    progress((step + (int(rows[-1]) + 1) / len(tokens)) / passes)
+                    progress((step + (int(batch.rows[-1]) + 1) / len(tokens)) / passes)
     require_finite(totals)
     return totals
 
@@ -137,7 +127,7 @@ def _choices(method: TextMethod, law: str | Law | None, groups: int | None) -> d
     """What a method's loss is told beside the batch."""
     kind, chosen = type(method).__name__, dict[str, Any]()
     if isinstance(method, MaskedMethod):
-        chosen["law"] = _bound_law(method, law)
+        chosen["corruption"] = _bound_law(method, law)
     else:
         require(law is None, "law", f"there is no choice of it for {kind}", "leave it out")
     if groups is not None:
@@ -148,19 +138,27 @@ def _choices(method: TextMethod, law: str | Law | None, groups: int | None) -> d
 
 
 def _batches(
-    tokens: Tensor, valid: Tensor, labels: Tensor | None, size: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
-    """Row numbers, tokens, validity and labels of consecutive batches."""
-    for start in range(0, tokens.shape[0], size):
-        rows = torch.arange(start, min(start + size, tokens.shape[0]), device=tokens.device)
-        yield rows, tokens[rows], valid[rows], None if labels is None else labels[rows]
+    method: TextMethod, tokens: Tensor, is_token: Tensor, labels: Tensor | None, size: int
+) -> Iterator[Batch]:
+    """Consecutive rows, numbered as among all of them."""
+    for start in range(0, len(tokens), size):
+        rows = torch.arange(start, min(start + size, len(tokens)), device=tokens.device)
+        real = is_token[rows]
+        yield Batch.of(
+            tokens[rows],
+            is_token=real,
+            label=None if labels is None else labels[rows],
+            layout=apart(real) if method.reads_padding else None,
+            rows=rows,
+            size=len(tokens),
+        )
 
 
-def apart(valid: Tensor) -> Layout:
+def apart(is_token: Tensor) -> Layout:
     """Real tokens read real tokens alone; each run of padding is a document of its own."""
-    if bool(valid.all()):
+    if bool(is_token.all()):
         return DENSE
-    return Segments.of_documents(valid != F.pad(valid[:, 1:], (0, 1)))
+    return Segments.of_documents(is_token != F.pad(is_token[:, 1:], (0, 1)))
 
 
 def _nats(loss: Loss) -> float:
@@ -177,17 +175,3 @@ def _bound_law(method: MaskedMethod, law: str | Law | None) -> Law:
     )
     method.check_law(chosen)
     return chosen
-
-
-def bound_ends(method: object, law: Law | None = None) -> float:
-    """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
-    if not isinstance(method, MaskedMethod):
-        return 0.0
-    law = law or method.bound_law
-    schedule = getattr(law, "schedule", None)
-    if not law.timed or not isinstance(schedule, Schedule):  # without a time there are no ends
-        return 0.0
-    vocabulary = method.network.config.outputs
-    if method.mask_id < vocabulary:
-        vocabulary -= 1
-    return prior_nats(schedule, 1, vocabulary) + reconstruction_nats(schedule, 1, vocabulary)

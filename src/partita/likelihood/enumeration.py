@@ -33,9 +33,7 @@ def exact_log_likelihood(
         "tokens",
         f"{length} are too many to enumerate: {EXACT_LENGTH} at most",
     )
-    require(
-        getattr(model, "family", None) == "masked", "model", "must be a masked model", "use nelbo"
-    )
+    require(isinstance(model, Denoiser), "model", "must be a masked model", "use nelbo")
     require(not model.timed, "model", "its predictions depend on the time", "use a time-free model")
     if visible is not None:
         whole = float(visible[0]) == 0 and float(visible[-1]) == 1

@@ -18,23 +18,26 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from partita.contracts.batch import Batch
 from partita.contracts.estimate import Estimate
 from partita.errors import require, require_int
 from partita.likelihood.bounds import require_finite
-from partita.methods.base import check_tokens
+from partita.methods.base import check_batch
 from partita.methods.contracts import Denoiser
+from partita.moved import old_keywords
 from partita.randomness import Noise
 from partita.samplers.canvas import Canvas
 from partita.samplers.front import as_labels, evaluating
 from partita.samplers.planned import Order, order_ranks
 
 
+@old_keywords(valid="is_token")
 def order_likelihood(
     model: object,
     tokens: Int64[Tensor, "N L"],
     order: Order = "left-to-right",
     *,
-    valid: Bool[Tensor, "N L"] | None = None,
+    is_token: Bool[Tensor, "N L"] | None = None,
     label: int | Int64[Tensor, "N"] | None = None,
     batch_size: int = 64,
     seed: int = 0,
@@ -44,20 +47,19 @@ def order_likelihood(
 
     `order` is as for the sampler `ordered`: "left-to-right", "random" (each sequence its own, by
     the seed), or all positions in the order in which they are revealed, for sequences of one
-    length. `valid` tokens must come before padding, and `progress` is told how much of the work is
-    done, from 0 to 1.
+    length. `is_token` is False for padding, which must come after tokens; `progress` is told how
+    much of the work is done, from 0 to 1.
     """
     require_ordered(model)
     assert isinstance(model, Denoiser)
-    check_tokens(tokens, model, valid)
+    is_token = check_batch(Batch.of(tokens, is_token=is_token), model).real
     require_int(batch_size, "batch_size")
-    valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-    lengths, labels = valid.sum(-1), as_labels(label, tokens.shape[0], tokens.device)
+    lengths, labels = is_token.sum(-1), as_labels(label, tokens.shape[0], tokens.device)
     places = torch.arange(tokens.shape[1], device=tokens.device)
-    first = bool((valid == (places < lengths[:, None])).all())
-    require(first, "valid", "has padding before tokens", "put the tokens of a row first")
+    first = bool((is_token == (places < lengths[:, None])).all())
+    require(first, "is_token", "has padding before tokens", "put the tokens of a row first")
     count, done, total = int(lengths.sum()), 0, torch.zeros((), dtype=torch.float64)
-    require(count > 0, "valid", "marks no token as real")
+    require(count > 0, "is_token", "marks no token as real")
     with evaluating(model), torch.no_grad():
         for length in torch.unique(lengths[lengths > 0]).tolist():  # so that none reads padding
             for rows in (lengths == length).nonzero()[:, 0].split(batch_size):
@@ -74,7 +76,7 @@ def order_likelihood(
 def require_ordered(model: object) -> None:
     """Refuse a model that reveals no tokens, or reads in one order anyway."""
     require(
-        getattr(model, "family", None) == "masked",
+        isinstance(model, Denoiser),
         "order",
         f"{type(model).__name__} does not reveal tokens in an order",
         "it is for mdlm, mdlm-complementary, md4, maskgit and pgm; a loaded model has a `method`",

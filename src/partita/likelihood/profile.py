@@ -17,12 +17,14 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from partita.contracts.batch import Batch
 from partita.contracts.estimate import Estimate
 from partita.contracts.layouts import DENSE
 from partita.errors import require, require_int
 from partita.likelihood.bounds import apart, require_finite, standard_error
-from partita.methods.base import check_tokens
+from partita.methods.base import check_batch
 from partita.methods.masked_method import MaskedMethod
+from partita.moved import old_keywords
 from partita.plotting import new_figure, save_figure
 from partita.randomness import Noise, Purpose
 from partita.samplers.front import as_labels, evaluating
@@ -39,10 +41,11 @@ class Level:
     cost: Estimate
 
 
+@old_keywords(valid="is_token")
 def profile(
     method: object,
     tokens: Int64[Tensor, "N L"],
-    valid: Bool[Tensor, "N L"] | None = None,
+    is_token: Bool[Tensor, "N L"] | None = None,
     *,
     levels: int = LEVELS,
     replicates: int = 2,
@@ -54,10 +57,9 @@ def profile(
     """The curve, in so many levels of equal width. Each replicate visits every sequence at each."""
     require_profiled(method)
     assert isinstance(method, MaskedMethod)
-    check_tokens(tokens, method, valid)
+    is_token = check_batch(Batch.of(tokens, is_token=is_token), method).real
     require_int(levels, "levels")
     require_int(replicates, "replicates", 2)
-    valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
     labels = as_labels(label, tokens.shape[0], tokens.device)
     totals = torch.zeros(replicates, levels, dtype=torch.float64)
     with evaluating(method), torch.no_grad():
@@ -68,12 +70,12 @@ def profile(
                     rows = torch.arange(len(tokens), device=tokens.device)[part]
                     noise, step = Noise(seed, rows), replicate * levels + level
                     share = _shares(noise, step, level, levels)
-                    given = tokens[part], valid[part], None if labels is None else labels[part]
+                    given = tokens[part], is_token[part], None if labels is None else labels[part]
                     totals[replicate, level] += _nats(method, *given, share, noise, step)
                 if progress is not None:
                     progress((step + 1) / (replicates * levels))
     require_finite(totals)
-    count = int(valid.sum())
+    count = int(is_token.sum())
     costs = [Estimate(float(m.mean()), standard_error(m), count) for m in (totals / count).T]
     return [Level(j / levels, (j + 1) / levels, cost) for j, cost in enumerate(costs)]
 
@@ -97,7 +99,7 @@ def _shares(noise: Noise, step: int, level: int, levels: int) -> Float64[Tensor,
 def _nats(
     method: MaskedMethod,
     tokens: Tensor,
-    valid: Tensor,
+    is_token: Tensor,
     label: Tensor | None,
     share: Float64[Tensor, "B"],
     noise: Noise,
@@ -106,26 +108,26 @@ def _nats(
     """n times the mean nats of a row's hidden tokens, over all rows of a batch."""
     places = torch.arange(tokens.shape[1], device=tokens.device)[None]
     u = noise.uniform(Purpose.MASK, step, places)
-    length = valid.sum(-1)
+    length = is_token.sum(-1)
     if method.timed:
-        hidden = (u < share[:, None]) & valid
+        hidden = (u < share[:, None]) & is_token
         worth = 1 / share
     else:
         count = (share * length).long() + 1  # uniform on the numbers of hidden tokens in the level
-        rank = torch.where(valid, u, 2.0).argsort(-1).argsort(-1)
-        hidden = (rank < count[:, None]) & valid
+        rank = torch.where(is_token, u, 2.0).argsort(-1).argsort(-1)
+        hidden = (rank < count[:, None]) & is_token
         worth = length / count
     rows, positions = hidden.nonzero(as_tuple=True)
     if not len(rows):
         return 0.0
     log_probs = method.predict(
         tokens,
-        valid & ~hidden,
+        is_token & ~hidden,
         rows,
         positions,
         method.schedule.inverse(1 - share) if method.timed else None,
         label,
-        layout=apart(valid) if method.reads_padding else DENSE,
+        layout=apart(is_token) if method.reads_padding else DENSE,
     )
     nats = -log_probs.gather(-1, tokens[rows, positions][:, None])[:, 0].double()
     return float((nats * worth[rows]).sum())

@@ -6,21 +6,19 @@ size), so the first token has a probability too and the likelihood is exact.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Segments
 from partita.contracts.loss import Loss
 from partita.errors import require
-from partita.methods.asking import head_of, plain_softmax
-from partita.methods.base import METHODS, About, check_tokens
-from partita.methods.contracts import TextMethod
+from partita.methods.base import METHODS, About, check_batch
+from partita.methods.contracts import CausalModel, TextMethod
 from partita.methods.mdlm import subs
-from partita.methods.weighing import weighed
+from partita.methods.queries import Prediction, ask
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
 from partita.networks.kinds import new_network
@@ -30,7 +28,7 @@ from partita.randomness import Noise
 
 
 @METHODS.register("ar")
-class AR(nn.Module, TextMethod):
+class AR(nn.Module, TextMethod, CausalModel):
     """A causal network and its start token (the last input id unless told otherwise)."""
 
     about = About(
@@ -38,9 +36,11 @@ class AR(nn.Module, TextMethod):
         equation="log p(x) = sum_l log p(x_l | x_<l)",
         loss="cross-entropy of the next token, the exact likelihood",
     )
-    family: str = "causal"
-    reads: ClassVar[str] = "past"
-    all_positions = True  # every token is predicted: none has to be found
+    reads = "past"
+    exact = True
+    plain_softmax = True
+    all_positions = True
+    recordable = True
 
     def __init__(self, network: CausalTransformer, *, start_id: int | None = None) -> None:
         super().__init__()
@@ -72,7 +72,6 @@ class AR(nn.Module, TextMethod):
         """Longest sequence. The network reads the start token and all tokens but the last."""
         return self.network.config.length
 
-    @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         """log p(next token): never the start token."""
         return subs(logits, self.start_id)
@@ -104,26 +103,20 @@ class AR(nn.Module, TextMethod):
 
     def loss(
         self,
-        tokens: Int64[Tensor, "B L"],
+        batch: Batch,
         noise: Noise | None = None,  # noqa: ARG002 - methods share one signature; this one draws none
         step: int = 0,  # noqa: ARG002
-        *,
-        batch: int | None = None,  # noqa: ARG002
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
     ) -> Loss:
         """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn.
 
         Under a `Segments` layout, x_<l are the earlier tokens of the same segment.
         """
-        check_tokens(tokens, self, valid)
-        queries = places_of(valid, tokens)
-        if valid is None:
-            valid = torch.ones_like(tokens, dtype=torch.bool)
-        else:
-            tokens = torch.where(valid, tokens, self.start_id)  # padding may hold anything
-        read = self.shifted(tokens, layout)
-        weights = torch.ones(tokens.shape, device=tokens.device)
-        answer = self.network(read, queries=queries, label=label, layout=layout, **head_of(self))
-        return weighed(self, answer, queries, tokens, weights, valid)
+        batch = check_batch(batch, self).padded_with(self.start_id)
+        layout, queries = batch.layout(), places_of(batch.is_token, batch.tokens)
+        read = self.shifted(batch.tokens, layout)
+        told = {"queries": queries, "label": batch.label, "layout": layout}
+        prediction = Prediction(self, ask(self, read, fused=True, **told), queries)
+        return prediction.cross_entropy(batch, torch.ones(read.shape, device=read.device))
+
+    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002 - whatever they are
+        return not self.network.recordable

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor
 
+from partita.contracts.batch import Batch
 from partita.devices import readable
 from partita.errors import require
-from partita.methods.contracts import OWED, Model, TextMethod
+from partita.methods.contracts import FAMILIES, Model, TextMethod
 from partita.moved import name_of_before
 from partita.registry import Registry
 
@@ -21,29 +22,33 @@ if not TYPE_CHECKING:
         return name_of_before(__name__, name)
 
 
-FAMILIES = tuple(OWED)
-"""Who shares samplers with whom."""
+M = TypeVar("M", bound=type)
 
 
-class MethodRegistry(Registry[type]):
+class MethodRegistry(Registry[type[TextMethod]]):
     """Methods by name. What one lacks is said when it is registered, not after training."""
 
-    def register(self, name: str) -> Callable[[type], type]:
+    def register(self, name: str) -> Callable[[M], M]:
         """Decorator for a class that is a `TextMethod` and has `build` and a known family."""
         add = super().register(name)
 
-        def checked(method: type) -> type:
+        def checked(method: M) -> M:
+            kind: Any = method
             for needed in ("build", "loss", "family"):
-                require(hasattr(method, needed), f"method {name!r}", f"has no {needed}")
-            family, known = getattr(method, "family"), f"known: {', '.join(FAMILIES)}"  # noqa: B009
-            require(family in FAMILIES, f"method {name!r}", f"unknown family {family!r}", known)
-            for base in (TextMethod, OWED[family]):
-                problem = f"is no {base.__name__}, which the family {family!r} needs"
+                require(hasattr(kind, needed), f"method {name!r}", f"has no {needed}")
+            problem, known = f"unknown family {kind.family!r}", f"known: {', '.join(FAMILIES)}"
+            require(kind.family in FAMILIES, f"method {name!r}", problem, known)
+            for base in (TextMethod, FAMILIES[kind.family]):
+                problem = f"is no {base.__name__}, which the family {kind.family!r} needs"
                 remedy = f"derive it from {base.__module__}.{base.__name__}"
-                require(issubclass(method, base), f"method {name!r}", problem, remedy)
-            lacks = ", ".join(sorted(getattr(method, "__abstractmethods__", ())))
+                require(issubclass(kind, base), f"method {name!r}", problem, remedy)
+            lacks = ", ".join(sorted(kind.__abstractmethods__))
             require(not lacks, f"method {name!r}", f"has no {lacks}")
-            return add(method)
+            takes = "tokens" not in inspect.signature(kind.loss).parameters
+            remedy = "it is loss(batch, noise, step): batch.tokens, batch.real, batch.label"
+            require(takes, f"method {name!r}", "its loss takes tokens, not a batch", remedy)
+            add(kind)
+            return method
 
         return checked
 
@@ -68,42 +73,23 @@ class About:
     """What a recipe can choose, by its key under `method`, and what there is to choose from."""
 
 
-def is_flexible(method: object) -> bool:
-    """Whether a method (or its class) is one of texts that have any length, and ends of their own.
-
-    Such a text is read, scored and written as a whole: no part of it stands for it.
-    """
-    return getattr(method, "family", None) == "flexible"
-
-
-def check_tokens(tokens: Tensor, model: Model, valid: Tensor | None = None) -> None:
-    """Refuse what no method can learn from or score: wrong shapes, wrong ids, masks in the data."""
-    require(isinstance(tokens, Tensor), "tokens", f"must be a tensor, got {type(tokens).__name__}")
-    require(tokens.ndim == 2, "tokens", f"must be [sequences, length], got {list(tokens.shape)}")
-    require(tokens.dtype == torch.int64, "tokens", f"must be int64, got {tokens.dtype}")
-    require(tokens.numel() > 0, "tokens", "is empty")
+def check_batch(batch: Batch, model: Model) -> Batch:
+    """The batch, unless no method can learn from it: wrong sizes, wrong ids, masks in the data."""
+    given = type(batch).__name__
+    problem, remedy = f"must be a Batch, got {given}", "give partita.Batch.of(tokens)"
+    require(isinstance(batch, Batch), "batch", problem, remedy)
     require(
-        tokens.shape[1] <= model.length,
+        batch.tokens.shape[1] <= model.length,
         "tokens",
-        f"sequences of {tokens.shape[1]} are longer than the model's {model.length}",
+        f"sequences of {batch.tokens.shape[1]} are longer than the model's {model.length}",
         "cut them, or build a longer network",
     )
-    if valid is not None:
-        require(
-            isinstance(valid, Tensor) and valid.dtype == torch.bool,
-            "valid",
-            "must be a tensor of booleans",
-        )
-        require(
-            valid.shape == tokens.shape,
-            "valid",
-            f"has shape {list(valid.shape)}, the tokens have {list(tokens.shape)}",
-        )
-    if not readable(tokens):
-        return
-    real = tokens if valid is None else tokens[valid]
-    require(real.numel() > 0, "valid", "marks no token as real")
+    if not readable(batch.tokens):
+        return batch
+    real = batch.tokens if batch.is_token is None else batch.tokens[batch.is_token]
+    require(real.numel() > 0, "is_token", "marks no token as real")
     check_ids(real, model, "tokens")
+    return batch
 
 
 def check_ids(real: Tensor, model: Model, argument: str) -> None:

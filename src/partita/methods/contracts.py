@@ -1,26 +1,35 @@
 """What models owe to samplers, training and evaluation: one base class for each kind of model.
 
-A class says what it is by its base classes. Their data members are declared for type checkers
-alone, so that a subclass may bring each of them as an attribute, a class attribute or a property.
+A class says what it is by its base classes, and what it can do by class attributes whose defaults
+are here. Data members without a default are declared for type checkers alone, so that a subclass
+may bring each of them as an attribute, a class attribute or a property.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
+from partita.contracts.batch import Batch
+from partita.contracts.capabilities import Recordable
 from partita.contracts.layouts import DENSE, Layout
+from partita.contracts.loss import Loss
 from partita.contracts.ragged import Ragged
+from partita.networks.attention import KeyValueCache
+from partita.networks.base import AnyNetwork, NetworkConfig
 from partita.networks.flexible import Answer
 from partita.randomness import Noise
+from partita.registry import Registry
 
 if TYPE_CHECKING:
-    from partita.contracts.loss import Loss
-    from partita.networks.base import AnyNetwork
+    from partita.methods.base import About
+    from partita.processes.corruption import Law
     from partita.processes.ctmc import Graph
+    from partita.processes.gaussian import GaussianProcess
     from partita.processes.insertion import Interpolant
     from partita.schedules import Schedule
 
@@ -28,11 +37,15 @@ if TYPE_CHECKING:
 class Model:
     """What `sample` needs to know of any model."""
 
-    if TYPE_CHECKING:
+    family: ClassVar[str]
+    """Which samplers fit: a name in `FAMILIES`, that of the base class which it derives from."""
+    whole_texts: ClassVar[bool] = False
+    """Whether texts have any length and ends of their own.
 
-        @property
-        def family(self) -> str:
-            """Which samplers fit: one of `FAMILIES` in `methods/base.py`."""
+    Such a text is read, scored and written as a whole: no part of it stands for it.
+    """
+
+    if TYPE_CHECKING:
 
         @property
         def length(self) -> int:
@@ -46,7 +59,87 @@ class Model:
         def mask_id(self) -> int:
             """An input id that no real token has; it stands for a hidden one."""
 
+    @property
+    def sizes(self) -> NetworkConfig:
+        """The sizes of its network; those of none, if it has no network."""
+        parts = self.children() if isinstance(self, nn.Module) else vars(self).values()
+        return next((part.config for part in parts if isinstance(part, AnyNetwork)), NO_NETWORK)
 
+
+NO_NETWORK = NetworkConfig()
+P = TypeVar("P", bound=type[Model])
+FAMILIES: Registry[type[Model]] = Registry("family")
+"""The base class of each family: what its samplers need. A family shares samplers.
+
+Above, each layer adds its part by the family's name: a default sampler (`samplers/base.py`), and
+what guidance does to its models (`samplers/guided_models.py`).
+"""
+
+
+def family(name: str) -> Callable[[P], P]:
+    """Decorator for the base class of a family."""
+
+    def add(protocol: P) -> P:
+        protocol.family = name
+        FAMILIES.register(name)(protocol)
+        return protocol
+
+    return add
+
+
+class TextMethod(Model, Recordable, ABC):
+    """A model with a loss whose nats are a likelihood bound, or the likelihood itself."""
+
+    about: ClassVar[About | None] = None
+    """What it is, for those who choose one."""
+    exact: ClassVar[bool] = False
+    """Whether the loss is the likelihood itself, and nothing is drawn for it."""
+    reads: ClassVar[str] = "tokens"
+    """What it asks of its network (`networks/kinds.py`): tokens, groups, or something else."""
+    default_rows: ClassVar[str] = "packed"
+    """How documents become rows, unless a recipe says it: a name in `ROWS`."""
+    partitions: ClassVar[bool] = False
+    """Whether its network reads groups, not masks."""
+    reads_padding: ClassVar[bool] = True
+    """Whether tokens read padding, unless a layout keeps it apart."""
+    passes: ClassVar[int] = 1
+    """How often its network runs over a token, in a step of training."""
+    undecayed: ClassVar[tuple[str, ...]] = ()
+    """Names of parameters that weight decay leaves alone."""
+    plain_softmax: ClassVar[bool] = False
+    """Whether `log_probabilities` is the softmax of all outputs but the mask, which kernels know.
+
+    It holds for that function: a subclass with one of its own says it anew.
+    """
+    all_positions: ClassVar[bool] = False
+    """Whether the loss queries the network at every position, so that none has to be found."""
+    everywhere: bool | None = None
+    """Whether the loss queries visible positions too; None: on GPUs, if the head is small."""
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "log_probabilities" in cls.__dict__:
+            cls.plain_softmax = bool(cls.__dict__.get("plain_softmax", False))
+
+    @abstractmethod
+    def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
+        """The loss of a batch."""
+
+    @property
+    def is_bounding(self) -> bool:
+        """Whether the nats of the loss are those of a bound."""
+        return True
+
+    def bound_ends(self, corruption: Law | None = None) -> float:  # noqa: ARG002 - for those with a schedule
+        """Nats per token that a bound has beside the loss: prior and reconstruction."""
+        return 0.0
+
+    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002 - unless known
+        """Whether the loss of such tokens waits for a GPU, as `nonzero` and `item` do."""
+        return True
+
+
+@family("masked")
 class Denoiser(Model, ABC):
     """A model that answers questions: given what is revealed, what stands at these positions?
 
@@ -76,42 +169,39 @@ class Denoiser(Model, ABC):
         """Log-probabilities of the tokens at the (row, position) pairs; the mask's is -inf."""
 
 
-class TextMethod(Model, ABC):
-    """A model with a loss whose nats are a likelihood bound, or the likelihood itself."""
-
-    passes: ClassVar[int] = 1
-    """How often a step of training runs the network over a token."""
-
-    @property
-    def trains_by_bound(self) -> bool:
-        """Whether the nats of training are those of a bound; those of validation always are."""
-        return True
-
-    reads: ClassVar[str] = "tokens"
-    """What it asks of its network (`networks/kinds.py`): tokens, groups, or something else."""
-    default_rows: ClassVar[str] = "packed"
-    """The rows that it learns from unless a recipe says otherwise (`data.rows`)."""
+@family("causal")
+class CausalModel(Model, ABC):
+    """A model that reads from left to right, and keeps what it has read."""
 
     @abstractmethod
-    def loss(
+    def new_caches(self, batch: int) -> list[KeyValueCache]:
+        """Memory for `batch` sequences that are written from left to right."""
+
+    @abstractmethod
+    def following(
         self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
+        tokens: Int64[Tensor, "B N"],
+        caches: list[KeyValueCache],
         label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
-        """The loss of a batch."""
+    ) -> Float[Tensor, "B V"]:
+        """Read the next tokens; log p of the one that follows them."""
+
+    @abstractmethod
+    def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
+        """What the model reads to predict each token: a start token, then all but the last."""
 
 
+@family("chain")
 class Chain(Model, ABC):
     """A model whose reverse process moves whole states from t to s, whatever tokens they hold.
 
     Its network predicts the clean tokens (the mean); the process makes a step of that.
     """
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps the chain has; None if its time is continuous."""
+        return None
 
     @abstractmethod
     def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
@@ -137,6 +227,7 @@ class Chain(Model, ABC):
         """p(z_s | z_t) for s < t, given the prediction at t."""
 
 
+@family("score")
 class ScoreModel(Model, ABC):
     """A model of ratios of probabilities: all that the samplers of scores know of one."""
 
@@ -162,8 +253,39 @@ class ScoreModel(Model, ABC):
         """log p_t(y) / p_t(x) for every state y at the (row, position) pairs."""
 
 
+@family("gaussian")
+class EmbeddingModel(Model, ABC):
+    """A model of tokens as vectors with Gaussian noise: what the samplers of those know of one."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def process(self) -> GaussianProcess:
+            """What the noise does to vectors."""
+
+    @abstractmethod
+    def vectors(self) -> Float[Tensor, "V D"]:
+        """The vector of every token."""
+
+    @abstractmethod
+    def log_probabilities(
+        self,
+        x_t: Float[Tensor, "B L D"],
+        t: Int64[Tensor, "B"],
+        label: Int64[Tensor, "B"] | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        """log p(w | x_t) of every token w at every position."""
+
+    @abstractmethod
+    def clean(self, log_probs: Float[Tensor, "B L V"]) -> Float[Tensor, "B L D"]:
+        """The mean vector of such laws."""
+
+
+@family("flexible")
 class FlexibleModel(Model, ABC):
     """A model of texts of any length: all that the sampler `insertion` knows of one."""
+
+    whole_texts = True
 
     if TYPE_CHECKING:
 
@@ -184,30 +306,3 @@ class FlexibleModel(Model, ABC):
         label: Int64[Tensor, "B"] | None = None,
     ) -> tuple[Float[Tensor, "M V"], Answer]:
         """Log-probabilities at some masks of the packed texts, and what gaps are missing."""
-
-
-class QueriesHidden:
-    """A method whose loss queries its network at hidden tokens."""
-
-    all_positions: ClassVar[bool] = False
-    """Whether it queries all tokens, so that none has to be found."""
-
-    everywhere: bool | None = None
-    """Whether it queries visible positions too; None: on GPUs, if the head is small."""
-
-    if TYPE_CHECKING:
-
-        @property
-        def network(self) -> AnyNetwork:
-            """What is queried."""
-
-
-OWED: dict[str, type[Model]] = {
-    "masked": Denoiser,
-    "causal": Model,
-    "chain": Chain,
-    "score": ScoreModel,
-    "gaussian": Model,
-    "flexible": FlexibleModel,
-}
-"""Which base class the samplers of a family need."""

@@ -25,14 +25,15 @@ With an absorbing chain, equation 4 copies visible tokens, and the bound is MDLM
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
 from partita.errors import require, require_number
-from partita.methods.base import METHODS, About, check_tokens
+from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import Chain, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
@@ -40,7 +41,7 @@ from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
 from partita.networks.packing import places_of
-from partita.processes.draws import even_steps
+from partita.processes.draws import Noised, even_steps
 from partita.processes.interpolating import Absorbing
 from partita.processes.matrices import make_transition
 from partita.processes.transitions import TINY, Transition
@@ -110,7 +111,6 @@ class D3PM(nn.Module, TextMethod, Chain):
             "options.last_step": "posterior (the default) or prediction",
         },
     )
-    family: str = "chain"
     mask_id: int
 
     def __init__(
@@ -198,55 +198,32 @@ class D3PM(nn.Module, TextMethod, Chain):
 
     # The loss -------------------------------------------------------------------------------------
 
-    def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int = 0,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
-        """A step t for each row, spread evenly over 1..T; z_t from q(z_t | x); eq. 5 at t.
+    def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
+        """A step t for each row, spread evenly over 1..T; z_t from q(z_t | x); eq. 5 at t."""
+        batch = check_batch(batch, self).padded_with(0)
+        t = even_steps(noise, step, batch.size, self.steps)
+        positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
+        u = noise.uniform(Purpose.MASK, step, positions)
+        return self.loss_given(batch, Noised(self.transition.draw(batch.tokens, t, u), t))
 
-        Rows, padding and layouts are as in the loss of the masked methods.
-        """
-        check_tokens(tokens, self, valid)
-        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        x = torch.where(real, tokens, 0)  # padding may hold anything
-        t = even_steps(noise, step, batch or tokens.shape[0], self.steps)
-        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        z = self.transition.draw(x, t, noise.uniform(Purpose.MASK, step, positions))
-        return self.loss_under(x, z, t, real, label, layout=layout)
-
-    def loss_under(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        z_t: Int64[Tensor, "B L"],
-        t: Int64[Tensor, "B"],
-        valid: Bool[Tensor, "B L"],
-        label: Int64[Tensor, "B"] | None = None,
-        *,
-        layout: Layout = DENSE,
-    ) -> Loss:
+    def loss_given(self, batch: Batch, drawn: Noised) -> Loss:
         """The loss at states that are already drawn, T times the term of step t.
 
         `per_token` is the bound alone, `cross_entropy` that of the clean token; the objective has
         both, the second times lambda.
         """
-        shown = torch.where(valid, z_t, self.mask_id)
-        log_mean = self._predict(shown, t, label, layout)
-        clean = -log_mean.gather(-1, tokens[..., None])[..., 0]
-        nats = self.transition.divergence(log_mean, tokens, z_t, t - 1, t)
+        x, real, (z_t, t) = batch.tokens, batch.real, drawn
+        shown = torch.where(real, z_t, self.mask_id)
+        log_mean = self._predict(shown, t, batch.label, batch.layout())
+        clean = -log_mean.gather(-1, x[..., None])[..., 0]
+        nats = self.transition.divergence(log_mean, x, z_t, t - 1, t)
         if self.last_step == "prediction":
             nats = torch.where(t[:, None] == 1, clean, nats)
-        nats = self.steps * nats + self.transition.prior_nats(tokens).to(nats.dtype)
-        per_token, cross_entropy = torch.where(valid, nats, 0), torch.where(valid, clean, 0)
-        count = valid.sum()
+        nats = self.steps * nats + self.transition.prior_nats(x).to(nats.dtype)
+        per_token, cross_entropy = torch.where(real, nats, 0), torch.where(real, clean, 0)
+        count = real.sum()
         total = per_token.sum() + self.hybrid * self.steps * cross_entropy.sum()
-        return Loss(total / count, per_token, cross_entropy, valid, count)
+        return Loss(total / count, per_token, cross_entropy, real, count)
 
     # Sampling -------------------------------------------------------------------------------------
 

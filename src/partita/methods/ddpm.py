@@ -78,6 +78,11 @@ class DDPM(nn.Module):
             require_int(levels, "levels", 2)
         self.prediction, self.variance, self.levels = prediction, variance, levels
 
+    @property
+    def classes(self) -> int:
+        """Number of class labels that the network reads; 0 for any function without `classes`."""
+        return getattr(self.network, "classes", 0)
+
     def clean(self, x_t: State, t: Steps, label: Int64[Tensor, "B"] | None = None) -> State:
         """x_0^theta, whatever it is that the network predicts."""
         answer = self._ask(x_t, t, label)

@@ -23,18 +23,19 @@ prediction always lies among the embeddings, and p(w | x_1) needs no parameters 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_tokens
-from partita.methods.contracts import TextMethod
+from partita.methods.base import METHODS, About, check_batch
+from partita.methods.contracts import EmbeddingModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
@@ -48,8 +49,16 @@ SCHEDULE = "sqrt"
 STEPS = 1000
 
 
+class Diffused(NamedTuple):
+    """The step of each row, and the address of the noise of every vector."""
+
+    t: Int64[Tensor, "B"]
+    noise: Noise
+    address: int
+
+
 @METHODS.register("ddpm")
-class EmbeddingDDPM(nn.Module, TextMethod):
+class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
     """Gaussian diffusion of embeddings, with a network that predicts tokens from vectors."""
 
     about = About(
@@ -65,8 +74,9 @@ class EmbeddingDDPM(nn.Module, TextMethod):
             "options.learned": "whether embeddings move, true unless given",
         },
     )
-    family: str = "gaussian"
-    reads: ClassVar[str] = "vectors"
+    reads = "vectors"
+
+    process: GaussianProcess
 
     def __init__(
         self,
@@ -161,45 +171,24 @@ class EmbeddingDDPM(nn.Module, TextMethod):
         with torch.autocast(log_probs.device.type, enabled=False):
             return log_probs.float().exp() @ self.vectors()
 
-    def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int = 0,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
+    def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
         """The bound above by one t of the sum, drawn uniformly: what trains and what evaluates.
 
-        `noise.samples` numbers the rows in a global batch of `batch` rows, over which t is spread
-        evenly. Tokens that are not `valid` (padding) are vectors of 0 and never count.
+        `noise.samples` numbers the rows in a global batch, over which t is spread evenly. Padding
+        is a vector of 0 and never counts.
         """
-        t = even_steps(noise, step, batch or tokens.shape[0], self.process.steps)
-        return self.loss_at(tokens, t, noise, step, valid=valid, label=label, layout=layout)
+        t = even_steps(noise, step, check_batch(batch, self).size, self.process.steps)
+        return self.loss_given(batch, Diffused(t, noise, step))
 
-    def loss_at(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        t: Steps,
-        noise: Noise,
-        step: int = 0,
-        *,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
+    def loss_given(self, batch: Batch, drawn: Diffused) -> Loss:
         """The same at given steps: its mean over t = 1..T is the bound."""
-        check_tokens(tokens, self, valid)
-        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        tokens = torch.where(real, tokens, 0)
+        t, real = drawn.t, batch.real
+        tokens = batch.padded_with(0).tokens
         e = self.vectors()[tokens]
-        x_t = self.process.marginal(e, t, gaussian(noise, Purpose.MASK, step, e))
-        log_probs = self.log_probabilities(
-            torch.where(real[..., None], x_t, 0), t, label, layout=layout
-        )
+        epsilon = gaussian(drawn.noise, Purpose.MASK, drawn.address, e)
+        x_t = self.process.marginal(e, t, epsilon)
+        seen = torch.where(real[..., None], x_t, 0)
+        log_probs = self.log_probabilities(seen, t, batch.label, layout=batch.layout())
         rounding = -log_probs.gather(-1, tokens[..., None])[..., 0]
         later = t.clamp(min=2)  # where t = 1 the rounding stands in for the divergence
         weight = self.process.divergence_weight(later - 1, later).float()[:, None]

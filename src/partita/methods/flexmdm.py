@@ -26,19 +26,20 @@ mean.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.contracts.layouts import DENSE, Layout
+from partita.contracts.batch import Batch
+from partita.contracts.layouts import DENSE
 from partita.contracts.loss import Loss
 from partita.contracts.ragged import Ragged
 from partita.devices import readable
 from partita.errors import naming, require
-from partita.methods.base import METHODS, About, check_tokens
+from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import FlexibleModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
@@ -55,6 +56,16 @@ CROWD = 0.5  # half of the times have the density CROWD t^(CROWD-1): near 0, few
 # so that it costs this times the integral of the weight (some 40), for each of them; and below it
 # there is no gradient.
 LEAST = 1e-12
+
+
+class Thinned(NamedTuple):
+    """Texts of which tokens are gone or hidden, at times of some density (1 unless given)."""
+
+    state: State
+    t: Float[Tensor, "B"]
+    kept: Bool[Tensor, "B L"] | None = None
+    """Tokens of prompts, which neither disappear nor are hidden."""
+    density: Float[Tensor, "B"] | None = None
 
 
 class Terms(NamedTuple):
@@ -81,11 +92,10 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
             " distribution",
         },
     )
-    family: str = "flexible"
-    reads: ClassVar[str] = "growing"
+    reads = "growing"
     process: Interpolant
-    default_rows: ClassVar[str] = "padded"
-    reads_padding: bool = False
+    default_rows = "padded"
+    reads_padding = False
 
     def __init__(
         self,
@@ -164,53 +174,40 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
 
     def loss(
         self,
-        tokens: Int64[Tensor, "B L"],
+        batch: Batch,
         noise: Noise,
         step: int = 0,
         *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
         kept: Bool[Tensor, "B L"] | None = None,
     ) -> Loss:
         """A time for each row, a state at that time, and the loss of it.
 
-        Rows are whole texts, filled up on the right with what is not `valid`; an empty one is a
-        text too. `kept` marks tokens of prompts, which neither disappear nor are hidden.
+        Rows are whole texts, filled up on the right with padding; an empty one is a text too.
+        `kept` marks tokens of prompts, which neither disappear nor are hidden.
         """
         problem = "documents that share a row have no ends of their own"
-        require(layout is DENSE, "layout", problem, "give each a row: --data.rows padded")
-        _check(tokens, self, valid)
-        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        u = positive_time(even_times(noise, step, batch or len(tokens)))
+        remedy = "give each a row: --data.rows padded"
+        require(batch.layout() is DENSE, "layout", problem, remedy)
+        _check(batch, self)
+        u = positive_time(even_times(noise, step, batch.size))
         t, _, share = crowded_times(u, CROWD)
-        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
         u_gone = noise.uniform(Purpose.INSERT, step, positions)
         u_mask = noise.uniform(Purpose.MASK, step, positions)
         gone, masked = self.process.times(u_gone, u_mask)
-        state = self.process.state(tokens, real, t, gone, masked, self.mask_id, kept)
-        return self.loss_under(tokens, state, t, real, label, kept, density=share / t)
+        read = batch.tokens, batch.real, t, gone, masked, self.mask_id, kept
+        return self.loss_given(batch, Thinned(self.process.state(*read), t, kept, share / t))
 
-    def loss_under(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        state: State,
-        t: Float[Tensor, "B"],
-        valid: Bool[Tensor, "B L"],
-        label: Int64[Tensor, "B"] | None = None,
-        kept: Bool[Tensor, "B L"] | None = None,
-        *,
-        density: Float[Tensor, "B"] | None = None,
-    ) -> Loss:
-        """The loss of states that are already drawn, at times of some density (1 unless given).
+    def loss_given(self, batch: Batch, drawn: Thinned) -> Loss:
+        """The loss of states that are already drawn.
 
         `per_token` sums to the bound of each row. The nats of a mask are at its token, those of a
         gap at the token after it (the last one's at the last token, from which the nats of the
         order are taken too). An empty text's are in its first column.
         """
+        tokens, real, (state, t, kept, density) = batch.tokens, batch.real, drawn
         queries = state.hidden.nonzero()[:, 0]
-        log_probs, answer = self.ask(state.text, t, queries, label)
+        log_probs, answer = self.ask(state.text, t, queries, batch.label)
         place = state.text.rows[queries], state.source[queries]
         terms = self.terms(log_probs, tokens[place], state, answer)
         rate = torch.ones_like(t) if density is None else density
@@ -218,18 +215,18 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
             (schedule.weight(t.double()) / rate).to(terms.gaps.dtype)[:, None]
             for schedule in (self.process.unmasking, self.process.insertion)
         )
-        last = torch.arange(len(tokens), device=tokens.device), valid.cumsum(-1).argmax(-1)
+        last = torch.arange(len(tokens), device=tokens.device), real.cumsum(-1).argmax(-1)
         gap_place = self._gap_places(state, last[1])
         empty = terms.gaps.new_zeros(tokens.shape)
         masks, gaps = empty.index_put(place, terms.masks), _added(empty, gap_place, terms.gaps)
-        order = _added(empty, last, self._order(valid, kept).to(empty.dtype))
+        order = _added(empty, last, self._order(real, kept).to(empty.dtype))
         per_token = weight_b * masks + weight_a * gaps - order
         objective = per_token.sum()
         if terms.counts is not None:  # the counts' own loss takes the place of phi
             counts = _added(empty, gap_place, terms.counts)
             objective = objective + (weight_a * (counts - gaps)).sum()
-        count = valid.sum().clamp(min=1)
-        hidden = torch.zeros_like(valid).index_put(place, torch.ones_like(queries).bool())
+        count = real.sum().clamp(min=1)
+        hidden = torch.zeros_like(real).index_put(place, torch.ones_like(queries).bool())
         return Loss(objective / count, per_token, masks, hidden, count)
 
     def terms(
@@ -251,9 +248,9 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
             F.cross_entropy(answer.counts, state.gaps.clamp(max=largest), reduction="none"),
         )
 
-    def _order(self, valid: Tensor, kept: Tensor | None) -> Float64[Tensor, "B"]:
+    def _order(self, real: Tensor, kept: Tensor | None) -> Float64[Tensor, "B"]:
         """c of all runs of each text."""
-        return self.order_nats.to(valid.device)[free_runs(valid, kept)].sum(-1)
+        return self.order_nats.to(real.device)[free_runs(real, kept)].sum(-1)
 
     @staticmethod
     def _gap_places(state: State, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -274,15 +271,14 @@ def _added(empty: Tensor, place: tuple[Tensor, Tensor], values: Tensor) -> Tenso
     return empty.index_put(place, values, accumulate=True)
 
 
-def _check(tokens: Tensor, model: FlexMDM, valid: Tensor | None) -> None:
+def _check(batch: Batch, model: FlexMDM) -> None:
     """As for any method, but all texts may be empty; and no text holds the end marker."""
-    if not readable(tokens):
-        check_tokens(tokens, model, valid)
+    if not readable(batch.tokens):
+        check_batch(batch, model)
         return
-    shaped = valid is not None and valid.shape == tokens.shape and tokens.numel() > 0
-    real = tokens if valid is None or not shaped else tokens[valid]
-    if shaped and real.numel() == 0:
+    real = batch.tokens if batch.is_token is None else batch.tokens[batch.is_token]
+    if real.numel() == 0:
         return
-    check_tokens(tokens, model, valid)
+    check_batch(batch, model)
     problem = f"holds the end marker ({model.end_id}) as if it were a real one"
     require(not bool((real == model.end_id).any()), "tokens", problem)

@@ -41,29 +41,40 @@ from the schedules. Here eps = t1 = 0 unless given.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.errors import require, require_positive
-from partita.methods.asking import asks_everywhere
-from partita.methods.base import METHODS, About, check_tokens
-from partita.methods.contracts import Chain, QueriesHidden, TextMethod
+from partita.methods.base import METHODS, About, check_batch
+from partita.methods.contracts import Chain, TextMethod
 from partita.methods.masked_method import TIME_SCALE
+from partita.methods.queries import asks_everywhere, hidden_queries
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
-from partita.networks.packing import places_of
 from partita.processes.draws import CrowdedTimes, crowded_times, even_times, positive_time
 from partita.randomness import Noise, Purpose
 
 SECOND_MASK = 1 << 23  # the second mask's bit in the number of the noise's stream
 Masks = tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"]]
+
+
+class MaskedTwice(NamedTuple):
+    """Two masks of the same tokens at the same times."""
+
+    masks: Masks
+    t: Float[Tensor, "B"]
+    log_t: Float[Tensor, "B"] | None = None
+    """Has to be given where t is too small for a number."""
+    share: Float[Tensor, "B"] | None = None
+    """t times the density that t was drawn from: uniform on [t1, 1] unless given."""
 
 
 def surplus(
@@ -79,7 +90,7 @@ def surplus(
 
 
 @METHODS.register("genmd4")
-class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
+class GenMD4(nn.Module, TextMethod, Chain):
     """Masked diffusion whose schedules depend on the token and are learned."""
 
     about = About(
@@ -90,14 +101,13 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
             "schedule_options": "exponent (1), which all tokens start with; eps (0) and t1 (0)",
         },
     )
-    family: str = "chain"
     network: Network
     length: int
     vocab_size: int
     mask_id: int
-    passes: ClassVar[int] = 2  # of the network over a token, in a step of training
-    undecayed: ClassVar[tuple[str, ...]] = ("raw",)
-    """Parameters without weight decay, which would pull every exponent towards softplus(0)."""
+    passes = 2
+    recordable = True
+    undecayed = ("raw",)  # weight decay would pull every exponent towards softplus(0)
 
     def __init__(
         self, network: Network, *, exponent: float = 1.0, eps: float = 0.0, t1: float = 0.0
@@ -159,17 +169,17 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
         tokens: Int64[Tensor, "B L"],
         masked: Bool[Tensor, "B L"],
         t: Float[Tensor, "B"],
-        valid: Bool[Tensor, "B L"],
+        real: Bool[Tensor, "B L"],
     ) -> Float[Tensor, "B"]:
-        """log q(z_t | x): which of the valid tokens are masked."""
-        return self._log_mask(tokens, masked, t.log(), valid)
+        """log q(z_t | x): which of the real tokens are masked."""
+        return self._log_mask(tokens, masked, t.log(), real)
 
-    def _log_mask(self, tokens: Tensor, masked: Tensor, log_t: Tensor, valid: Tensor) -> Tensor:
+    def _log_mask(self, tokens: Tensor, masked: Tensor, log_t: Tensor, real: Tensor) -> Tensor:
         """The same of log t, for times that are too small for a number."""
         hidden = self._log_hidden(self._of_tokens(tokens), log_t[:, None])
         # Where a token is hidden, the other branch is not taken, nor may its gradient be infinite.
         visible = torch.log(-torch.expm1(torch.where(masked, -1.0, hidden)))
-        return torch.where(valid, torch.where(masked, hidden, visible), 0).sum(-1)
+        return torch.where(real, torch.where(masked, hidden, visible), 0).sum(-1)
 
     def _of_tokens(self, tokens: Tensor) -> Tensor:
         """w_x of each token; padding holds the mask, whose number does not matter."""
@@ -224,30 +234,18 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
 
     # The loss ------------------------------------------------------------------------------------
 
-    def waits(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        """Whether the loss of such tokens waits for the GPU."""
+    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
         return self.t1 > 0 or not asks_everywhere(self, tokens)
 
-    def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int = 0,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
+    def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
         """Mask twice, predict both times; the arguments are those of MDLM's loss.
 
         The values are an unbiased estimate of the bound. The gradient of the exponents is complete
         in `objective` alone: `per_token` lacks the part that comes from the masks.
         """
-        check_tokens(tokens, self, valid)
-        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        tokens = torch.where(real, tokens, self.mask_id)  # padding may hold anything
-        t, log_t, share = self.times(positive_time(even_times(noise, step, batch or len(tokens))))
+        batch = check_batch(batch, self).padded_with(self.mask_id)
+        tokens, real = batch.tokens, batch.real
+        t, log_t, share = self.times(positive_time(even_times(noise, step, batch.size)))
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         chance = self._log_hidden(self._of_tokens(tokens), log_t[:, None]).exp().detach()
 
@@ -255,42 +253,26 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
             return (noise.fork(stream).uniform(Purpose.MASK, step, positions) < chance) & real
 
         masks = hide(noise.stream), hide(noise.stream ^ SECOND_MASK)
-        return self.loss_under(
-            tokens, masks, t, real, label, log_t=log_t, share=share, layout=layout
-        )
+        return self.loss_given(batch, MaskedTwice(masks, t, log_t, share))
 
     def times(self, u: Float[Tensor, "B"]) -> CrowdedTimes:
         """Times in (t1, 1] of uniform numbers, the upper half near 0."""
         return crowded_times(u, self.exponents.detach().min().to(u.dtype) / 2, self.t1)
 
-    def loss_under(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        masks: Masks,
-        t: Float[Tensor, "B"],
-        valid: Bool[Tensor, "B L"],
-        label: Int64[Tensor, "B"] | None = None,
-        *,
-        log_t: Float[Tensor, "B"] | None = None,
-        share: Float[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
-        """The loss for tokens that are already hidden, in two ways.
-
-        `log_t` has to be given where t is too small for a number. `share` is t times the density
-        that t was drawn from (uniform on [t1, 1] unless given).
-        """
-        log_t = t.log() if log_t is None else log_t
-        share = t / (1 - self.t1) if share is None else share
+    def loss_given(self, batch: Batch, drawn: MaskedTwice) -> Loss:
+        """The loss for tokens that are already hidden, in two ways."""
+        tokens, real, layout = batch.tokens, batch.real, batch.layout()
+        masks, t = drawn.masks, drawn.t
+        log_t = t.log() if drawn.log_t is None else drawn.log_t
+        share = t / (1 - self.t1) if drawn.share is None else drawn.share
         # Exponents in units of the largest, so that neither they nor 1 / share leave float32.
         unit = self.exponents.detach().amax()
-        everywhere = asks_everywhere(self, tokens)
         losses, nats = [], []
         for masked in masks:
-            queries = places_of(None if everywhere else masked, tokens)
+            queries = hidden_queries(self, tokens, masked)
             z = torch.where(masked, self.mask_id, tokens)
             x = tokens.where(masked, 0)[queries.rows, queries.positions]
-            log_mean = self._predict(z, queries, t, label, layout)
+            log_mean = self._predict(z, queries, t, batch.label, layout)
             w = (self.exponents / unit).to(log_mean.dtype)
             weight = (unit / share).to(w.dtype)[queries.rows]
             surprise = -log_mean.gather(-1, x[:, None])[:, 0]
@@ -298,17 +280,17 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
             empty = terms.new_zeros(tokens.shape)
             losses.append(empty.index_put(queries, terms).where(masked, 0))
             nats.append(empty.index_put(queries, surprise).where(masked, 0))
-        per_token = (losses[0] + losses[1]) / 2 + self.ends(tokens, valid).to(losses[0].dtype)
+        per_token = (losses[0] + losses[1]) / 2 + self.ends(tokens, real).to(losses[0].dtype)
         times_hidden = masks[0].long() + masks[1].long()
         cross_entropy = (nats[0] + nats[1]) / times_hidden.clamp(min=1)
         difference = (losses[0] - losses[1]).sum(-1).detach()
-        log_q = [self._log_mask(tokens, masked, log_t, valid) for masked in masks]
+        log_q = [self._log_mask(tokens, masked, log_t, real) for masked in masks]
         reinforce = (difference * (log_q[0] - log_q[1]) / 2).sum().to(per_token.dtype)
-        count = valid.sum()
+        count = real.sum()
         objective = (per_token.sum() + reinforce - reinforce.detach()) / count
         return Loss(objective, per_token, cross_entropy, times_hidden > 0, count)
 
-    def ends(self, x: Int64[Tensor, "B L"], valid: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+    def ends(self, x: Int64[Tensor, "B L"], real: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
         """Reconstruction (from t1) and prior (eps ln V, which the reference omits), in nats."""
         nats = torch.full_like(x, self.eps * math.log(self.mask_id), dtype=torch.float64)
         if self.t1 > 0:
@@ -316,4 +298,4 @@ class GenMD4(nn.Module, TextMethod, Chain, QueriesHidden):
             guess = (self.exponents * start.log()).log_softmax(-1)
             hidden = self._log_hidden(self._of_tokens(x), start.log()).exp()
             nats = nats - hidden * guess[x.clamp(max=self.mask_id - 1)]
-        return torch.where(valid, nats, 0)
+        return torch.where(real, nats, 0)

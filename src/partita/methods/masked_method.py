@@ -12,32 +12,31 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.errors import InputError, require
-from partita.methods.asking import asks_everywhere, head_of
-from partita.methods.base import check_tokens
-from partita.methods.contracts import Denoiser, QueriesHidden, TextMethod
-from partita.methods.weighing import weighed
-from partita.networks.base import AnyNetwork, Network, check_bidirectional
+from partita.methods.base import check_batch
+from partita.methods.contracts import Denoiser, TextMethod
+from partita.methods.queries import ask_hidden, asks_everywhere, predict_hidden
+from partita.networks.base import AnyNetwork, Network, check_bidirectional, check_partition
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
-from partita.networks.packing import places_of
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
+from partita.processes.masked import prior_nats, reconstruction_nats
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
 TIME_SCALE = 1000.0  # the sinusoids that embed a time resolve steps of about 1, so t is stretched
 
 
-class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
+class MaskedMethod(nn.Module, TextMethod, Denoiser):
     """A network that predicts hidden tokens, with the law by which training hides them.
 
     A subclass states its parameterisation (how logits become the prediction x_theta) and the
-    choices that its paper makes.
+    choices that its paper makes. Its network reads masks, or with `partitions` groups.
     """
 
-    family: str = "masked"
     network: Network
     mask_id: int
     schedule: Schedule
@@ -45,8 +44,6 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
     default_law: ClassVar[str]
     default_conditioning: ClassVar[str]
     predicts_real_tokens_alone: ClassVar[bool] = False
-    partitions: ClassVar[bool] = False  # whether its network reads groups, not masks
-    reads_padding: ClassVar[bool] = True  # unless a layout keeps it apart
 
     def __init__(
         self,
@@ -66,7 +63,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
         super().__init__()
         self._check_kind(network)
         self.network = network  # type: ignore[assignment]  # PGM declares its own
-        self.mask_id = self._default_mask_id() if mask_id is None else mask_id
+        self.mask_id = self._ids - 1 if mask_id is None else mask_id
         self.schedule = make_schedule(schedule or self.default_schedule)
         self.law = make_law(law or self.default_law, self.schedule, **law_options)
         self.conditioning = conditioning or self.default_conditioning
@@ -102,19 +99,22 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
         network: nn.Module = new_network(options, cls.reads, **sizes)
         return network
 
-    def _default_mask_id(self) -> int:
-        return self.network.config.vocab_size - 1
+    @classmethod
+    def _check_kind(cls, network: object) -> None:
+        (check_partition if cls.partitions else check_bidirectional)(network)
 
-    @staticmethod
-    def _check_kind(network: object) -> None:
-        check_bidirectional(network)
+    @property
+    def _ids(self) -> int:
+        """The network's input ids; a network of groups has none for the mask, which follows."""
+        return self.network.config.vocab_size + self.partitions
 
     def _check_network(self) -> None:
-        ids = self.vocab_size
+        after = ", the last one of which is none of its own" if self.partitions else ""
         require(
-            isinstance(self.mask_id, int) and 0 <= self.mask_id < ids,
+            isinstance(self.mask_id, int) and 0 <= self.mask_id < self._ids,
             "mask_id",
-            f"must be one of the network's input ids 0..{ids - 1}, got {self.mask_id!r}",
+            f"must be one of the network's input ids 0..{self._ids - 1}{after}, "
+            f"got {self.mask_id!r}",
         )
         require(
             not self.timed or self.network.config.time,
@@ -155,15 +155,11 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
 
     @property
     def vocab_size(self) -> int:
-        return self.network.config.vocab_size
+        return max(self.network.config.vocab_size, self.mask_id + 1)
 
     @property
     def timed(self) -> bool:
         return self.conditioning != "none"
-
-    @property
-    def trains_by_bound(self) -> bool:
-        return self.law.bound
 
     @property
     def bound_law(self) -> Law:
@@ -188,23 +184,8 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
         """log x_theta at the queried positions, where the network sees the mask."""
-        asked = Queries(rows, positions)
-        return self.log_probabilities(self._ask(tokens, revealed, asked, time, label, layout))
-
-    def _ask(
-        self,
-        tokens: Tensor,
-        revealed: Tensor,
-        asked: Queries,
-        time: Tensor | None,
-        label: Tensor | None,
-        layout: Layout,
-        **how: Any,
-    ) -> Tensor:
-        """Logits, or with `head_of` what the head would make them of."""
-        z = torch.where(revealed, tokens, self.mask_id)
-        how |= {} if layout is DENSE else {"layout": layout}  # not known to all
-        return self.network(z, queries=asked, scalar=self.scalar(time), label=label, **how)
+        seen = tokens, revealed, Queries(rows, positions), time, label, layout
+        return self.log_probabilities(ask_hidden(self, *seen))
 
     def scalar(self, time: Tensor | None) -> Tensor | None:
         """What the network is told of the time."""
@@ -217,52 +198,39 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
         return -torch.log(self.schedule.alpha(time)).float()
 
     def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int = 0,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        law: Law | None = None,
-        layout: Layout = DENSE,
+        self, batch: Batch, noise: Noise, step: int = 0, *, corruption: Law | None = None
     ) -> Loss:
         """Hide tokens by the law, predict them, weigh the cross-entropy.
 
-        `noise.samples` numbers the rows within a global batch of `batch` rows, so that several
-        processes share one low-discrepancy set of times. Tokens that are not `valid` (padding)
-        are never hidden and never count. `layout` says which tokens the network lets read which,
-        for example `Segments.of_documents(ends)` where documents share a row (and its time).
+        `noise.samples` numbers the rows within a global batch, so that several processes share one
+        low-discrepancy set of times. Padding is never hidden and never counts. `corruption` stands
+        in for the method's own law.
         """
-        tokens, real = self._ready(tokens, valid)
-        drawn = (law or self.law).draw(real, noise, step, batch or tokens.shape[0])
-        return self.loss_under(tokens, drawn, real, label, layout=layout)
+        batch = check_batch(batch, self).padded_with(self.mask_id)
+        law = corruption or self.law
+        return self.loss_given(batch, law.draw(batch.real, noise, step, batch.size))
 
-    def _ready(self, tokens: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Tokens with the mask in place of padding, which may hold anything; which are real."""
-        check_tokens(tokens, self, valid)
-        if valid is None:
-            return tokens, torch.ones_like(tokens, dtype=torch.bool)
-        return torch.where(valid, tokens, self.mask_id), valid
+    def loss_given(self, batch: Batch, drawn: Corruption) -> Loss:
+        """sum over hidden l of w_l * -log x_theta^l, for tokens that are already hidden."""
+        prediction = predict_hidden(self, batch, drawn.masked, drawn.times)
+        return prediction.cross_entropy(batch, drawn.weights)
 
-    def loss_under(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        corruption: Corruption,
-        valid: Bool[Tensor, "B L"],
-        label: Int64[Tensor, "B"] | None = None,
-        *,
-        layout: Layout = DENSE,
-    ) -> Loss:
-        """The loss for tokens that are already hidden."""
-        hidden, weights = corruption.masked, corruption.weights
-        everywhere = asks_everywhere(self, tokens)
-        queries = places_of(None if everywhere else hidden, tokens)
-        seen = tokens, ~hidden, queries, corruption.times, label, layout
-        answer = self._ask(*seen, **head_of(self))
-        if not everywhere:
-            return weighed(self, answer, queries, tokens, weights, valid)
-        some_token = int(self.mask_id == 0)  # a visible place may hold a mask: padding
-        asked, weights = tokens.where(hidden, some_token), weights.where(hidden, 0)
-        return weighed(self, answer, queries, asked, weights, valid).of(hidden)
+    @property
+    def is_bounding(self) -> bool:
+        return self.law.bound
+
+    def bound_ends(self, corruption: Law | None = None) -> float:
+        """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
+        law = corruption or self.bound_law
+        schedule = getattr(law, "schedule", None)
+        if not law.timed or not isinstance(schedule, Schedule):  # without a time there are no ends
+            return 0.0
+        vocabulary = self.network.config.outputs
+        if self.mask_id < vocabulary:
+            vocabulary -= 1
+        return prior_nats(schedule, 1, vocabulary) + reconstruction_nats(schedule, 1, vocabulary)
+
+    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
+        if self.all_positions:
+            return not (self.law.recordable and self.network.recordable and self.network.packed)
+        return not (self.law.recordable and asks_everywhere(self, tokens))

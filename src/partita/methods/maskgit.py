@@ -19,7 +19,6 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from partita.methods.asking import plain_softmax
 from partita.methods.base import METHODS, About
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import subs
@@ -43,7 +42,8 @@ class MaskGIT(MaskedMethod):
     default_law = "unweighted"
     default_conditioning = "none"
     predicts_real_tokens_alone = True
+    plain_softmax = True
+    recordable = True
 
-    @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)  # for networks that have a logit for the mask after all

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from partita.methods.asking import plain_softmax
 from partita.methods.base import METHODS, About
 from partita.methods.masked_method import MaskedMethod
 
@@ -48,7 +47,8 @@ class MDLM(MaskedMethod):
     default_schedule = "log-linear"
     default_law = "subset"
     default_conditioning = "none"
+    plain_softmax = True
+    recordable = True
 
-    @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)

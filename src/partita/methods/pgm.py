@@ -22,54 +22,26 @@ The samplers are those of the masked family (algorithm 1 is `ordered` in random 
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any
-
-import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from partita.contracts.layouts import DENSE, Layout, Queries
+from partita.contracts.batch import Batch
+from partita.contracts.layouts import Queries
 from partita.contracts.loss import Loss
 from partita.errors import require, require_int
-from partita.methods.asking import head_of, plain_softmax
-from partita.methods.base import METHODS, About
+from partita.methods.base import METHODS, About, check_batch
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import subs
-from partita.methods.weighing import weighed
+from partita.methods.queries import ask_groups, predict_groups
 from partita.networks.base import PartitionNetwork
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
-from partita.processes.corruption import Law, Partition, PartitionLaw
+from partita.processes.corruption import Corruption, Law, Partition
 from partita.randomness import Noise
 
 
 class PartitionMethod(MaskedMethod):
     """A masked method that learns from both groups of a partition at once."""
-
-    @abstractmethod
-    def _ask_both(
-        self,
-        tokens: Tensor,
-        groups: Tensor,
-        valid: Tensor | None,
-        label: Tensor | None,
-        layout: Layout,
-        **how: Any,
-    ) -> tuple[Tensor, Queries]:
-        """Logits of every valid token, and where they stand."""
-
-    def predict_both(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        groups: Bool[Tensor, "B L"],
-        valid: Bool[Tensor, "B L"] | None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> tuple[Float[Tensor, "N V"], Queries]:
-        """log x_theta(x; g) of every valid token from the other group, and where they stand."""
-        logits, queries = self._ask_both(tokens, groups, valid, label, layout)
-        return self.log_probabilities(logits), queries
 
     def check_law(self, law: Law) -> None:
         """Both groups need weights, and neither can be told a time: the other one has its own."""
@@ -80,19 +52,15 @@ class PartitionMethod(MaskedMethod):
             "leave it out: the network is not told the time",
         )
         problem = f"{type(law).__name__} has no weights for the second group of a partition"
-        require(isinstance(law, PartitionLaw), "law", problem, "give it a method `partition`")
+        require(law.parts, "law", problem, "give it `partition`, and say `parts = True`")
 
     def loss(
         self,
-        tokens: Int64[Tensor, "B L"],
+        batch: Batch,
         noise: Noise,
         step: int = 0,
         *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        law: Law | None = None,
-        layout: Layout = DENSE,
+        corruption: Law | None = None,
         groups: int = 2,
     ) -> Loss:
         """L_PGM / 2 by a partition that the law draws; the arguments are those of MDLM's loss.
@@ -102,29 +70,28 @@ class PartitionMethod(MaskedMethod):
         """
         require_int(groups, "groups", 1, 2)
         if groups == 1:
-            return super().loss(
-                tokens, noise, step, batch=batch, valid=valid, label=label, law=law, layout=layout
-            )
-        tokens, real = self._ready(tokens, valid)
-        chosen = self.law if law is None else law
-        self.check_law(chosen)
-        drawn = chosen.partition(real, noise, step, batch or tokens.shape[0])  # type: ignore[attr-defined]
-        return self.loss_of(tokens, drawn, valid, label, layout=layout)
+            return super().loss(batch, noise, step, corruption=corruption)
+        batch = check_batch(batch, self).padded_with(self.mask_id)
+        law = corruption or self.law
+        self.check_law(law)
+        return self.loss_given(batch, law.partition(batch.real, noise, step, batch.size))
 
-    def loss_of(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        partition: Partition,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        *,
-        layout: Layout = DENSE,
-    ) -> Loss:
-        """The loss for tokens that are already partitioned."""
-        seen = tokens, partition.groups, valid, label, layout
-        answer, queries = self._ask_both(*seen, **head_of(self))
-        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        return weighed(self, answer, queries, tokens, partition.weights / 2, real)
+    def loss_given(self, batch: Batch, drawn: Corruption | Partition) -> Loss:
+        """1/2 sum_i w_i CE(x_theta(x; g)_i, x_i), for tokens that are already partitioned.
+
+        Of tokens that are hidden, MDLM's loss: group 0 predicts group 1 alone.
+        """
+        if isinstance(drawn, Corruption):
+            return super().loss_given(batch, drawn)
+        prediction = predict_groups(self, batch, drawn.groups)
+        return prediction.cross_entropy(batch, drawn.weights / 2)
+
+    def predict_both(
+        self, batch: Batch, groups: Bool[Tensor, "B L"]
+    ) -> tuple[Float[Tensor, "N V"], Queries]:
+        """log x_theta(x; g) of every real token from the other group, and where they stand."""
+        logits, queries = ask_groups(self, batch, groups)
+        return self.log_probabilities(logits), queries
 
 
 @METHODS.register("pgm")
@@ -147,8 +114,10 @@ class PGM(PartitionMethod):
     default_conditioning = "none"
     partitions = True
     reads = "groups"
+    plain_softmax = True
     all_positions = True
     reads_padding = False
+    recordable = True
 
     @classmethod
     def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
@@ -156,54 +125,5 @@ class PGM(PartitionMethod):
         network: nn.Module = new_network(options, cls.reads, vocab_size=tokens, time=timed)
         return network
 
-    def _default_mask_id(self) -> int:
-        """What samplers write where nothing is known yet: one more than the network's ids."""
-        return self.network.config.vocab_size
-
-    @property
-    def vocab_size(self) -> int:
-        return max(self.network.config.vocab_size, self.mask_id + 1)
-
-    @staticmethod
-    def _check_kind(network: object) -> None:
-        problem = f"{type(network).__name__} does not keep the groups of a partition apart"
-        fits = isinstance(network, PartitionNetwork)
-        require(fits, "network", problem, "use PartitionTransformer")
-
-    def _check_network(self) -> None:
-        ids = self.network.config.vocab_size
-        require(
-            isinstance(self.mask_id, int) and 0 <= self.mask_id <= ids,
-            "mask_id",
-            f"must be one of the network's ids, or {ids}, the one after them; got {self.mask_id!r}",
-        )
-        super()._check_network()
-
-    @plain_softmax
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)  # for networks that have a logit for a mask after all
-
-    def _ask(
-        self,
-        tokens: Tensor,
-        revealed: Tensor,
-        asked: Queries,
-        time: Tensor | None,  # noqa: ARG002 - never told the time
-        label: Tensor | None,
-        layout: Layout,
-        **how: Any,
-    ) -> Tensor:
-        """The revealed tokens are the other group of those that are asked for."""
-        seen = revealed & (tokens != self.mask_id)
-        return self.network(tokens, seen, queries=asked, label=label, layout=layout, **how)
-
-    def _ask_both(
-        self,
-        tokens: Tensor,
-        groups: Tensor,
-        valid: Tensor | None,
-        label: Tensor | None,
-        layout: Layout,
-        **how: Any,
-    ) -> tuple[Tensor, Queries]:
-        return self.network.both(tokens, groups, real=valid, label=label, layout=layout, **how)

@@ -38,21 +38,22 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_tokens
+from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import ScoreModel, TextMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional
 from partita.networks.kinds import new_network, options_for
 from partita.networks.options import TransformerOptions
 from partita.processes.ctmc import Graph, noise_rate, total_noise
-from partita.processes.draws import even_times, positive_time
+from partita.processes.draws import Noised, even_times, positive_time
 from partita.processes.graphs import make_graph
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
@@ -75,13 +76,11 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
             "options.graph": "absorbing or uniform",
         },
     )
-    family: str = "score"
     graph: Graph
     schedule: Schedule
     default_graph: ClassVar[str] = "absorbing"
     default_schedule: ClassVar[str] = "mdlm:loglinear"  # sigma = -log(1 - (1 - eps) t), as theirs
     default_conditioning: ClassVar[str] = "sigma"
-    reads_padding: ClassVar[bool] = True  # unless a layout keeps it apart
 
     def __init__(
         self,
@@ -220,57 +219,37 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 
     # The loss -----------------------------------------------------------------------------------
 
-    def loss(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        noise: Noise,
-        step: int = 0,
-        *,
-        batch: int | None = None,
-        valid: Bool[Tensor, "B L"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
-        layout: Layout = DENSE,
-    ) -> Loss:
+    def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
         """Noise the tokens at a time for each row, and take the weighted score entropy there.
 
-        `noise.samples` numbers the rows within a global batch of `batch` rows, which share one
-        low-discrepancy set of times. Tokens that are not `valid` (padding) are never noised and
-        never count. The sum of a sequence is an unbiased estimate of the bound, end terms included.
+        `noise.samples` numbers the rows within a global batch, which share one low-discrepancy set
+        of times. Padding is never noised and never counts. The sum of a sequence is an unbiased
+        estimate of the bound, end terms included.
         """
-        check_tokens(tokens, self, valid)
-        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         blank = 0 if self.graph.mask_id is None else self.graph.mask_id
-        tokens = torch.where(real, tokens, blank)  # padding may hold anything
-        time = positive_time(even_times(noise, step, batch or tokens.shape[0]))
-        state = self.graph.noised(tokens, self._noise_drawn(time), real, noise, step)
-        return self.loss_at(tokens, state, time, real, label, layout=layout)
+        batch = check_batch(batch, self).padded_with(blank)
+        time = positive_time(even_times(noise, step, batch.size))
+        state = self.graph.noised(batch.tokens, self._noise_drawn(time), batch.real, noise, step)
+        return self.loss_given(batch, Noised(state, time))
 
     def _noise_drawn(self, time: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
         """The noise at such times of a process that ends where samples start."""
         last = total_noise(self.schedule, torch.ones_like(time))
         return self.graph.noise_to_prior(total_noise(self.schedule, time), last)
 
-    def loss_at(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        state: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        valid: Bool[Tensor, "B L"],
-        label: Int64[Tensor, "B"] | None = None,
-        *,
-        layout: Layout = DENSE,
-    ) -> Loss:
+    def loss_given(self, batch: Batch, drawn: Noised) -> Loss:
         """The loss for tokens that are already noised."""
-        counted = self.graph.moving(state) & valid
+        tokens, real, (state, time) = batch.tokens, batch.real, drawn
+        counted = self.graph.moving(state) & real
         queries = Queries(*counted.nonzero(as_tuple=True))
-        log_score = self._scores(state, time, queries, label, layout)
+        log_score = self._scores(state, time, queries, batch.label, batch.layout())
         x, x0 = (held[queries.rows, queries.positions] for held in (state, tokens))
         sigma = total_noise(self.schedule, time.double())[queries.rows]
         nats = self.graph.score_entropy(log_score, x, x0, sigma).to(log_score.dtype)
         entropy = nats.new_zeros(tokens.shape).index_put((queries.rows, queries.positions), nats)
         weights = noise_rate(self.schedule, time.double())[:, None].to(nats.dtype)
-        per_token = torch.where(valid, entropy * weights + self.end_nats(tokens).to(nats), 0.0)
-        count = valid.sum()
+        per_token = torch.where(real, entropy * weights + self.end_nats(tokens).to(nats), 0.0)
+        count = real.sum()
         return Loss(per_token.sum() / count, per_token, entropy, counted, count)
 
     def end_nats(self, tokens: Int64[Tensor, "B L"]) -> Float[Tensor, "B L"]:

@@ -9,7 +9,6 @@ the same without the logits of a whole batch.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -18,23 +17,6 @@ from torch import Tensor, nn
 from partita.contracts.layouts import Queries
 from partita.contracts.loss import Loss
 from partita.kernels.cross_entropy import weighted_nats
-from partita.methods.asking import fuses
-
-
-def weighed(
-    method: Any,  # noqa: ANN401 - one with a network and a parameterisation
-    answer: Float[Tensor, "N _"],
-    queries: Queries,
-    tokens: Int64[Tensor, "B L"],
-    weights: Float[Tensor, "B L"],
-    valid: Bool[Tensor, "B L"],
-) -> Loss:
-    """The weighted cross-entropy of what a network answered, with `head_of` or without."""
-    if not fuses(method):
-        log_probs = method.log_probabilities(answer)
-        return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)
-    head, forbidden = method.network.head, method.mask_id
-    return projected_cross_entropy(answer, head, queries, tokens, weights, valid, forbidden)
 
 
 def weighted_cross_entropy(
@@ -42,12 +24,12 @@ def weighted_cross_entropy(
     queries: Queries,
     tokens: Int64[Tensor, "B L"],
     weights: Float[Tensor, "B L"],
-    valid: Bool[Tensor, "B L"],
+    real: Bool[Tensor, "B L"],
 ) -> Loss:
     """sum of w * -log p(x) over the queried tokens, divided by the number of real tokens."""
     target = tokens[queries.rows, queries.positions]
     nats = -log_probs.gather(-1, target[:, None])[:, 0]
-    return _weighed(nats, queries, tokens, weights, valid)
+    return _weighed(nats, queries, tokens, weights, real)
 
 
 def projected_cross_entropy(
@@ -56,7 +38,7 @@ def projected_cross_entropy(
     queries: Queries,
     tokens: Int64[Tensor, "B L"],
     weights: Float[Tensor, "B L"],
-    valid: Bool[Tensor, "B L"],
+    real: Bool[Tensor, "B L"],
     forbidden: int,
 ) -> Loss:
     """The same from what the head reads; the logits of the batch are never held all at once.
@@ -67,19 +49,17 @@ def projected_cross_entropy(
     at = weights[queries.rows, queries.positions]
     forbidden = forbidden if forbidden < head.out_features else -1
     total, nats = weighted_nats(vectors, head.weight, head.bias, target, at, forbidden)
-    loss = _weighed(nats, queries, tokens, weights, valid)
+    loss = _weighed(nats, queries, tokens, weights, real)
     return replace(loss, objective=total / loss.tokens)
 
 
-def _weighed(
-    nats: Tensor, queries: Queries, tokens: Tensor, weights: Tensor, valid: Tensor
-) -> Loss:
+def _weighed(nats: Tensor, queries: Queries, tokens: Tensor, weights: Tensor, real: Tensor) -> Loss:
     """Each token's nats at its place, weighed and added up."""
     empty = nats.new_zeros(tokens.shape)
     cross_entropy = empty.index_put((queries.rows, queries.positions), nats)
-    counted = torch.zeros_like(valid).index_put(
+    counted = torch.zeros_like(real).index_put(
         (queries.rows, queries.positions), torch.ones_like(queries.rows, dtype=torch.bool)
     )
     per_token = cross_entropy * weights.to(nats.dtype)
-    count = valid.sum()
+    count = real.sum()
     return Loss(per_token.sum() / count, per_token, cross_entropy, counted, count)

@@ -78,7 +78,7 @@ def model_card(
         facts["choices"] = ", ".join(
             f"{key} {value}" for key, value in recipe.method.options.items()
         )
-    about = getattr(METHODS[recipe.method.name], "about", None)
+    about = METHODS[recipe.method.name].about
     facts |= {"paper": about.paper} if about else {}
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())
     stated = yaml.safe_dump(terms, sort_keys=False, allow_unicode=True) if terms else ""
@@ -118,7 +118,7 @@ def _origin(origin: dict[str, Any]) -> str:
 def network_in_words(recipe: Recipe) -> str:
     """Blocks (and what they read), width and heads."""
     network = recipe.network
-    reads = METHODS[recipe.method.name].reads  # type: ignore[attr-defined]
+    reads = METHODS[recipe.method.name].reads
     blocks = options_for(network, reads).blocks(network)
     return f"{blocks} of width {network.width}, {network.heads} heads"
 

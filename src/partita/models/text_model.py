@@ -17,8 +17,7 @@ from partita.data.scored_rows import windows
 from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, require
 from partita.likelihood.bounds import nelbo, replicate_nats, standard_error
-from partita.methods import AR
-from partita.methods.base import is_flexible
+from partita.methods.contracts import TextMethod
 from partita.models.score import Score
 from partita.models.trained import TrainedModel, of_kind
 
@@ -124,7 +123,7 @@ class TextModel(TrainedModel):
         bound = nelbo(
             self.method,  # type: ignore[arg-type]
             tokens.to(self.device),
-            valid=real.to(self.device),
+            is_token=real.to(self.device),
             label=number,
             replicates=replicates,
             seed=seed,
@@ -158,12 +157,12 @@ class TextModel(TrainedModel):
     @property
     def exact(self) -> bool:
         """Whether the model's bits are those that it needs, and not a bound of them."""
-        return isinstance(self.method, AR)
+        return isinstance(self.method, TextMethod) and self.method.exact
 
     @property
     def flexible(self) -> bool:
         """Whether the model decides how long texts are."""
-        return is_flexible(self.method)
+        return isinstance(self.method, TextMethod) and self.method.whole_texts
 
 
 @contextmanager

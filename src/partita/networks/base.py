@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from partita.contracts.capabilities import Recordable
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.errors import require
+
+if TYPE_CHECKING:
+    pass
 
 
 class NetworkConfig:
@@ -37,21 +41,34 @@ class NetworkConfig:
         def classes(self) -> int:
             """Number of class labels; label number `classes` means none."""
 
+        @property
+        def grid(self) -> int:
+            """Columns of a grid of tokens; 0 for a line."""
 
-class AnyNetwork:
-    """What all kinds of network have: sizes, and what they say of their work."""
+        @property
+        def dropout(self) -> float:
+            """Share of each branch's output that training drops (by torch's own generator)."""
+
+    else:
+        classes, grid, dropout = 0, 0, 0.0
+
+
+class AnyNetwork(Recordable):
+    """What all kinds of network have: sizes, and what they can do."""
 
     tokens_each: int = 1
     """How many tokens share a place of the network: those of a pixel, or of a patch."""
+    packed: bool = True
+    """Whether it computes on packed tokens, and waits for no device to find them."""
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the head can be left to a loss, by `project=False`, and shall be."""
+        return False
 
     @property
     def attended_width(self) -> float:
         """Widths of all attention layers, each times the share of the pairs that it computes."""
-        return 0.0
-
-    @property
-    def dropout(self) -> float:
-        """Share of each branch's output that training drops, by numbers of torch's generator."""
         return 0.0
 
     if TYPE_CHECKING:
@@ -67,6 +84,9 @@ class Network(AnyNetwork, ABC):
     A network that only knows dense batches may leave `layout` out: it is passed where it is not
     the default.
     """
+
+    causal: bool = False
+    """Whether a token reads itself and earlier ones alone."""
 
     @abstractmethod
     def __call__(
@@ -120,8 +140,15 @@ def check_bidirectional(network: object) -> None:
     remedy = "use Transformer, or derive your own from partita.networks.base.Network"
     require(isinstance(network, Network), "network", f"{name} is no Network", remedy)
     problem = "a causal network cannot see what follows a hidden token"
-    causal = getattr(network, "causal", False)
-    require(not causal, "network", problem, "use Transformer, or the method AR")
+    assert isinstance(network, Network)
+    require(not network.causal, "network", problem, "use Transformer, or the method AR")
+
+
+def check_partition(network: object) -> None:
+    """Refuse what does not keep the groups of a partition apart."""
+    problem = f"{type(network).__name__} does not keep the groups of a partition apart"
+    fits = isinstance(network, PartitionNetwork)
+    require(fits, "network", problem, "use PartitionTransformer")
 
 
 def check_timed(network: Network) -> None:

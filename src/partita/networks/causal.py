@@ -18,6 +18,7 @@ from partita.networks.transformer import Transformer
 class CausalTransformer(Transformer):
     """A transformer in causal order, with a key-value cache for token-by-token use."""
 
+    recordable = True
     causal = True
     Options = KindOptions
 

@@ -41,6 +41,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
     Options = PartitionOptions
     options: PartitionOptions
     groups = 2
+    recordable = True
     packed: bool = True
     """How `both` computes: packed, or with a mask for every pair of positions."""
 

@@ -29,6 +29,7 @@ from partita.networks.trunk import Trunk
 class Transformer(Trunk, Network):
     """Tokens (and positions, a scalar, a label) to logits."""
 
+    recordable = True
     causal = False
     Options: ClassVar[type[KindOptions]] = TokenOptions
 

@@ -71,11 +71,6 @@ class Trunk(nn.Module):
         """As `AnyNetwork` has it: every block attends to all pairs."""
         return self.config.depth * self.config.width
 
-    @property
-    def dropout(self) -> float:
-        """Share of each branch's output that training drops."""
-        return self.config.dropout
-
     def _check_levels(self) -> None:
         """A head that knows the order of tokens has a value for each of them, and no more."""
         real = 2 <= self.config.outputs == self.config.vocab_size - 1

@@ -43,6 +43,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from partita.contracts.capabilities import Recordable
 from partita.errors import InputError, require_int
 from partita.processes.draws import (
     doubled_ends,
@@ -75,63 +76,71 @@ class Partition:
     weights: Float[Tensor, "B L"]
 
 
-class Law(ABC):
-    """How tokens are hidden."""
+class Law(Recordable, ABC):
+    """How tokens are hidden, or parted into two groups."""
 
     timed: ClassVar[bool]
     """Whether a draw comes with a time."""
     bound: ClassVar[bool]
     """Whether the weights are those of a likelihood bound."""
+    parts: ClassVar[bool] = False
+    """Whether it can part a row into two groups: whether it has a `partition` of its own."""
 
     @abstractmethod
-    def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
-        """Hide some of the valid tokens."""
+    def draw(
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Corruption:
+        """Hide some of the real tokens."""
 
-
-class PartitionLaw(Law):
-    """A law that can weigh the visible tokens as well."""
-
-    @abstractmethod
     def partition(
-        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+        self,
+        is_token: Bool[Tensor, "B L"],  # noqa: ARG002 - of a law that parts
+        noise: Noise,  # noqa: ARG002
+        step: int,  # noqa: ARG002
+        batch: int,  # noqa: ARG002
     ) -> Partition:
-        """Divide the valid tokens: group 1 is hidden from group 0, and group 0 from group 1."""
+        """Divide the real tokens: group 1 is hidden from group 0, and group 0 from group 1."""
+        raise InputError("law", f"{type(self).__name__} has no weights for a second group")
 
 
 def weighed(
     groups: Bool[Tensor, "B L"],
     hidden: Float[Tensor, "B"],
     visible: Float[Tensor, "B"],
-    valid: Bool[Tensor, "B L"],
+    is_token: Bool[Tensor, "B L"],
 ) -> Partition:
     """A partition with one weight for each row's group 1 and one for its group 0.
 
     The weight of an empty group may be infinite; what nobody has does not matter.
     """
     weights = torch.where(groups, hidden[:, None], visible[:, None])
-    return Partition(groups, torch.where(valid, weights, 0))
+    return Partition(groups, torch.where(is_token, weights, 0))
 
 
 @LAWS.register("continuous")
 @dataclass(frozen=True)
-class Continuous(PartitionLaw):
+class Continuous(Law):
     """The continuous-time bound."""
 
     schedule: Schedule
     timed: ClassVar[bool] = True
     bound: ClassVar[bool] = True
+    parts: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True
 
-    def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
+    def draw(
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Corruption:
         t = positive_time(even_times(noise, step, batch))
-        masked = hide_independently(self.schedule.one_minus_alpha(t), valid, noise, step)
-        return Corruption(masked, self.schedule.weight(t)[:, None].expand(valid.shape), t)
+        masked = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
+        return Corruption(masked, self.schedule.weight(t)[:, None].expand(is_token.shape), t)
 
     def partition(
-        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
     ) -> Partition:
         t = positive_time(even_times(noise, step, batch))
-        groups = hide_independently(self.schedule.one_minus_alpha(t), valid, noise, step)
-        return weighed(groups, *self.weights(t), valid)
+        groups = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
+        return weighed(groups, *self.weights(t), is_token)
 
     def weights(self, t: Float[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
         """-alpha' / (1 - alpha) of hidden tokens, -alpha' / alpha of visible ones."""
@@ -140,21 +149,25 @@ class Continuous(PartitionLaw):
 
 @LAWS.register("discrete")
 @dataclass(frozen=True)
-class Discrete(PartitionLaw):
+class Discrete(Law):
     """The bound of a chain of T steps; its first step is the reconstruction term."""
 
     schedule: Schedule
     steps: int = 1000
     timed: ClassVar[bool] = True
     bound: ClassVar[bool] = True
+    parts: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_int(self.steps, "steps")
 
-    def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
+    def draw(
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Corruption:
         t = discretise(even_times(noise, step, batch), self.steps)
-        masked = hide_independently(self.schedule.one_minus_alpha(t), valid, noise, step)
-        return Corruption(masked, self.weights(t)[:, None].expand(valid.shape), t)
+        masked = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
+        return Corruption(masked, self.weights(t)[:, None].expand(is_token.shape), t)
 
     def weights(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
         """T (alpha_s - alpha_t) / (1 - alpha_t) with s = t - 1/T, for t on the grid."""
@@ -163,12 +176,12 @@ class Discrete(PartitionLaw):
         return (self.steps * self.schedule.reveal_probability(s, end)).to(t.dtype)
 
     def partition(
-        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
     ) -> Partition:
         index = torch.floor(even_times(noise, step, batch) * self.steps + 0.5)
         hidden = self.schedule.one_minus_alpha(index / self.steps)
-        groups = hide_independently(hidden, valid, noise, step)
-        return weighed(groups, *self.partition_weights(index), valid)
+        groups = hide_independently(hidden, is_token, noise, step)
+        return weighed(groups, *self.partition_weights(index), is_token)
 
     def partition_weights(
         self, index: Float[Tensor, "B"]
@@ -188,35 +201,39 @@ class Discrete(PartitionLaw):
 
 @LAWS.register("subset")
 @dataclass(frozen=True)
-class Subset(PartitionLaw):
+class Subset(Law):
     """The same bound with the time integrated out, for networks that are not told the time."""
 
     schedule: Schedule | None = None
     timed: ClassVar[bool] = False
     bound: ClassVar[bool] = True
+    parts: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True
 
-    def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
-        tokens = valid.sum(-1)
+    def draw(
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Corruption:
+        tokens = is_token.sum(-1)
         share = even_times(noise, step, batch)
         count = torch.minimum(torch.floor(share * tokens) + 1, tokens)
         weight = tokens / count.clamp(min=1)  # a row of padding alone hides nothing
-        masked = (random_ranks(valid, noise, step) < count[:, None]) & valid
-        return Corruption(masked, weight[:, None].expand(valid.shape), None)
+        masked = (random_ranks(is_token, noise, step) < count[:, None]) & is_token
+        return Corruption(masked, weight[:, None].expand(is_token.shape), None)
 
     def partition(
-        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
     ) -> Partition:
-        tokens = valid.sum(-1)
+        tokens = is_token.sum(-1)
         share = even_times(noise, step, batch)
         count = torch.floor(share * tokens + 0.5)
-        groups = (random_ranks(valid, noise, step) < count[:, None]) & valid
+        groups = (random_ranks(is_token, noise, step) < count[:, None]) & is_token
         total = tokens * doubled_ends(count, tokens)
-        return weighed(groups, total / count, total / (tokens - count), valid)
+        return weighed(groups, total / count, total / (tokens - count), is_token)
 
 
 @LAWS.register("clipped")
 @dataclass(frozen=True)
-class Clipped(PartitionLaw):
+class Clipped(Law):
     """The subset law with no weight above `most`.
 
     Rows in which few tokens are hidden have the largest weights, and so most of the variance.
@@ -226,24 +243,28 @@ class Clipped(PartitionLaw):
     most: int = 4
     timed: ClassVar[bool] = False
     bound: ClassVar[bool] = False
+    parts: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_int(self.most, "most")
 
-    def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
-        drawn = Subset().draw(valid, noise, step, batch)
+    def draw(
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Corruption:
+        drawn = Subset().draw(is_token, noise, step, batch)
         return replace(drawn, weights=drawn.weights.clamp(max=self.most))
 
     def partition(
-        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
     ) -> Partition:
-        drawn = Subset().partition(valid, noise, step, batch)
+        drawn = Subset().partition(is_token, noise, step, batch)
         return replace(drawn, weights=drawn.weights.clamp(max=self.most))
 
 
 @LAWS.register("rate")
 @dataclass(frozen=True)
-class Rate(PartitionLaw):
+class Rate(Law):
     """Masked generative modelling at large: any hiding rate and any weight, as functions of t.
 
     `Rate(rate=lambda t: torch.full_like(t, 0.15))` is BERT's law.
@@ -254,18 +275,22 @@ class Rate(PartitionLaw):
     weight: Callable[[Tensor], Tensor] = torch.ones_like
     timed: ClassVar[bool] = True
     bound: ClassVar[bool] = False
+    parts: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True
 
-    def draw(self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corruption:
+    def draw(
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+    ) -> Corruption:
         t = positive_time(even_times(noise, step, batch))
-        masked = hide_independently(self._rate(t), valid, noise, step)
-        return Corruption(masked, self.weight(t)[:, None].expand(valid.shape), t)
+        masked = hide_independently(self._rate(t), is_token, noise, step)
+        return Corruption(masked, self.weight(t)[:, None].expand(is_token.shape), t)
 
     def partition(
-        self, valid: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
+        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
     ) -> Partition:
         t = positive_time(even_times(noise, step, batch))
-        groups = hide_independently(self._rate(t), valid, noise, step)
-        return weighed(groups, self.weight(t), self.weight(1 - t), valid)
+        groups = hide_independently(self._rate(t), is_token, noise, step)
+        return weighed(groups, self.weight(t), self.weight(1 - t), is_token)
 
     def _rate(self, t: Tensor) -> Tensor:
         rate = self.rate or (self.schedule.one_minus_alpha if self.schedule else None)

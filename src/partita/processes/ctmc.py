@@ -84,16 +84,16 @@ class Graph(ABC):
         self,
         x0: Int64[Tensor, "B L"],
         sigma: Float[Tensor, "B"],
-        valid: Bool[Tensor, "B L"],
+        is_token: Bool[Tensor, "B L"],
         noise: Noise,
         step: int,
     ) -> Int64[Tensor, "B L"]:
-        """A draw of z_t given x_0; what is not valid stays as it is."""
+        """A draw of z_t given x_0; padding stays as it is."""
         law = self.flow(one_hot(x0, self.states), sigma[:, None].expand(x0.shape))
         u = noise.uniform(Purpose.TOKEN, step, torch.arange(x0.shape[1], device=x0.device)[None])
         total = law.cumsum(-1)
         drawn = (total <= u[..., None] * total[..., -1:]).sum(-1).clamp(max=self.states - 1)
-        return torch.where(valid, drawn, x0)
+        return torch.where(is_token, drawn, x0)
 
     def stationary(self) -> Float[Tensor, "S"]:
         """The law that the chain ends in, from which samples start."""

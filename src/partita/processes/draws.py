@@ -6,10 +6,17 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from partita.randomness import Noise, Purpose
+
+
+class Noised(NamedTuple):
+    """Tokens with noise, and the time or the step of each row."""
+
+    state: Int64[Tensor, "B L"]
+    time: Shaped[Tensor, "B"]
 
 
 def low_discrepancy(
@@ -30,20 +37,20 @@ def even_steps(noise: Noise, step: int, batch: int, steps: int) -> Int64[Tensor,
 
 
 def hide_independently(
-    rate: Float[Tensor, "B"], valid: Bool[Tensor, "B L"], noise: Noise, step: int
+    rate: Float[Tensor, "B"], is_token: Bool[Tensor, "B L"], noise: Noise, step: int
 ) -> Bool[Tensor, "B L"]:
-    """Hide each valid token with its row's probability."""
-    return (_uniforms(valid, noise, step) < rate[:, None]) & valid
+    """Hide each real token with its row's probability."""
+    return (_uniforms(is_token, noise, step) < rate[:, None]) & is_token
 
 
-def _uniforms(valid: Tensor, noise: Noise, step: int) -> Tensor:
-    positions = torch.arange(valid.shape[1], device=valid.device)[None]
+def _uniforms(is_token: Tensor, noise: Noise, step: int) -> Tensor:
+    positions = torch.arange(is_token.shape[1], device=is_token.device)[None]
     return noise.uniform(Purpose.MASK, step, positions)
 
 
-def random_ranks(valid: Bool[Tensor, "B L"], noise: Noise, step: int) -> Int64[Tensor, "B L"]:
-    """The places of each row's valid tokens in a random order."""
-    keys = _uniforms(valid, noise, step).masked_fill(~valid, torch.inf)
+def random_ranks(is_token: Bool[Tensor, "B L"], noise: Noise, step: int) -> Int64[Tensor, "B L"]:
+    """The places of each row's real tokens in a random order."""
+    keys = _uniforms(is_token, noise, step).masked_fill(~is_token, torch.inf)
     return keys.argsort(-1).argsort(-1)
 
 

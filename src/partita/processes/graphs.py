@@ -59,11 +59,11 @@ class Absorbing(Graph):
         self,
         x0: Int64[Tensor, "B L"],
         sigma: Float[Tensor, "B"],
-        valid: Bool[Tensor, "B L"],
+        is_token: Bool[Tensor, "B L"],
         noise: Noise,
         step: int,
     ) -> Int64[Tensor, "B L"]:
-        masked = hide_independently(-torch.expm1(-sigma), valid, noise, step)
+        masked = hide_independently(-torch.expm1(-sigma), is_token, noise, step)
         return torch.where(masked, self.mask_id, x0)
 
     def stationary(self) -> Float[Tensor, "S"]:
@@ -149,11 +149,11 @@ class Uniform(Graph):
         self,
         x0: Int64[Tensor, "B L"],
         sigma: Float[Tensor, "B"],
-        valid: Bool[Tensor, "B L"],
+        is_token: Bool[Tensor, "B L"],
         noise: Noise,
         step: int,
     ) -> Int64[Tensor, "B L"]:
-        hit = hide_independently(-torch.expm1(-sigma), valid, noise, step)
+        hit = hide_independently(-torch.expm1(-sigma), is_token, noise, step)
         u = noise.uniform(Purpose.TOKEN, step, torch.arange(x0.shape[1], device=x0.device)[None])
         return torch.where(hit, (u * self.tokens).long().clamp(max=self.tokens - 1), x0)
 

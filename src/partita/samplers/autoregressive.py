@@ -7,13 +7,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from partita.errors import require
-from partita.methods.ar import AR
+from partita.methods.contracts import CausalModel
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
 
 
-@sampler("autoregressive", family="causal")
-def autoregressive(session: Session[AR], canvas: Canvas) -> Int64[Tensor, "B L"]:
+@sampler("autoregressive", family="causal", default=True)
+def autoregressive(session: Session[CausalModel], canvas: Canvas) -> Int64[Tensor, "B L"]:
     """One token after the other. The known tokens must be a prefix, which may differ by row."""
     model, revealed = session.model, canvas.revealed
     length, device = canvas.tokens.shape[1], canvas.tokens.device

@@ -28,18 +28,29 @@ class Sampler:
     run: Callable[..., Tensor]
     planned: bool = False
     """Whether it knows when each position is revealed before it looks at the model."""
+    default: bool = False
+    """Whether its family is sampled by it unless another one is named."""
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler")
 
+
+def default_sampler(family: str) -> str:
+    """The sampler of a family of methods, unless another one is named."""
+    (name,) = (n for n in SAMPLERS if SAMPLERS[n].family == family and SAMPLERS[n].default)
+    return name
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def sampler(name: str, family: str, *, planned: bool = False) -> Callable[[F], F]:
+def sampler(
+    name: str, family: str, *, planned: bool = False, default: bool = False
+) -> Callable[[F], F]:
     """Decorator that registers a function (session, canvas, options) as a sampler."""
 
     def add(function: F) -> F:
-        SAMPLERS.register(name)(Sampler(family, function, planned))
+        SAMPLERS.register(name)(Sampler(family, function, planned, default))
         return function
 
     return add

@@ -21,12 +21,12 @@ from partita.samplers.canvas import Canvas
 from partita.schedules import sampling_grid
 
 
-@sampler("reverse", family="chain")
+@sampler("reverse", family="chain", default=True)
 def reverse(
     session: Session[Chain], canvas: Canvas, *, steps: int = 128, grid: str = "uniform"
 ) -> Int64[Tensor, "B L"]:
     """p(z_s | z_t) along a grid of times; a chain of T steps takes no more than those."""
-    steps = min(steps, getattr(session.model, "steps", steps))
+    steps = min(steps, session.model.steps or steps)
     times = sampling_grid(grid, steps).to(canvas.tokens.device)
     state = _draw(session, session.model.prior(canvas.tokens).log(), 0, canvas)
     for index, (t, s) in enumerate(itertools.pairwise(times)):

@@ -15,22 +15,13 @@ from partita.categorical import Decoding
 from partita.contracts.prompt import Prompt
 from partita.errors import InputError, require, require_int, require_seed
 from partita.methods.base import check_ids
-from partita.methods.contracts import Model
+from partita.methods.contracts import Denoiser, Model
 from partita.randomness import Noise
 from partita.registry import options_of as _options_in
-from partita.samplers.base import SAMPLERS, Callback, Executor, Sampler, Session
+from partita.samplers.base import SAMPLERS, Callback, Executor, Sampler, Session, default_sampler
 from partita.samplers.canvas import Canvas
 from partita.samplers.guidance import Guided, check_guidable
 from partita.samplers.guided_models import guided
-
-DEFAULT_SAMPLER = {
-    "masked": "ancestral",
-    "causal": "autoregressive",
-    "chain": "reverse",
-    "score": "analytic",
-    "gaussian": "ddpm",
-    "flexible": "insertion",
-}
 
 
 def sample(
@@ -68,7 +59,7 @@ def sample(
         f"{type(model).__name__} is no method",
         "wrap a network in one such as MDLM; a loaded model has its own `sample`, and `method`",
     )
-    name = DEFAULT_SAMPLER[model.family] if sampler is None else sampler
+    name = default_sampler(model.family) if sampler is None else sampler
     chosen = _fitting(model, name)
     _check_options(name, chosen, options)
     require_seed(seed, "seed")
@@ -119,7 +110,7 @@ def evaluating(model: object) -> Iterator[None]:
 
 def fitting_samplers(family: str) -> list[str]:
     """The samplers of a family of methods, its default first."""
-    default = DEFAULT_SAMPLER[family]
+    default = default_sampler(family)
     others = [name for name in SAMPLERS if SAMPLERS[name].family == family and name != default]
     return [default, *others]
 
@@ -137,7 +128,7 @@ def _fitting(model: Model, name: str) -> Sampler:
 
 def options_of(model: Model) -> list[str]:
     """The options that the default sampler of a model takes."""
-    return _options(SAMPLERS[DEFAULT_SAMPLER[model.family]])
+    return _options(SAMPLERS[default_sampler(model.family)])
 
 
 def _options(chosen: Sampler) -> list[str]:
@@ -166,7 +157,7 @@ def _canvas(
 ) -> Canvas:
     if count is not None:
         require_int(count, "count")
-    if model.family == "flexible":
+    if model.whole_texts:
         return _growing(model, count, prompt, length)
     if prompt is None:
         length = model.length if length is None else length
@@ -218,7 +209,7 @@ def _check_prompt(prompt: Prompt, model: Model) -> None:
 
 
 def _check_length(model: Model, argument: str, length: int, slides: bool) -> None:
-    beyond = ", or use the sampler blocks, which goes beyond" if model.family == "masked" else ""
+    beyond = ", or use the sampler blocks, which goes beyond" if isinstance(model, Denoiser) else ""
     require(
         slides or length <= model.length,
         argument,

@@ -26,13 +26,14 @@ from torch import Tensor
 
 from partita.categorical import decoded, sample_categorical
 from partita.errors import require, require_int, require_number, require_positive, require_seed
+from partita.methods.contracts import EmbeddingModel
 from partita.methods.ddpm import DDPM, VARIANCES
-from partita.methods.diffusion_lm import EmbeddingDDPM
 from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, wide
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import Session, sampler
 from partita.samplers.canvas import Canvas
 from partita.samplers.front import as_labels, evaluating
+from partita.samplers.guidance import mix
 from partita.samplers.guided_models import halves, twice
 
 ROUNDINGS = ("softmax", "nearest")
@@ -173,7 +174,7 @@ def _check_guidance(model: DDPM, weight: float, label: object) -> None:
     towards = "guidance pulls towards a class label, and none was given"
     require(weight == 0 or label is not None, "label", towards, "say which")
     problem, remedy = "the network has no class labels", "use one with `classes`, such as UNet"
-    require(weight == 0 or getattr(model.network, "classes", 0) > 0, "guidance", problem, remedy)
+    require(weight == 0 or model.classes > 0, "guidance", problem, remedy)
 
 
 def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float) -> State:
@@ -184,18 +185,18 @@ def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float
     """
     if labels is None or weight == 0:
         return model.clean(x, t, labels)
-    none = torch.full_like(labels, getattr(model.network, "classes"))  # noqa: B009 - any module
+    none = torch.full_like(labels, model.classes)
     both = model.clean(twice(x), twice(t), torch.cat([labels, none]))
     conditional, unconditional = halves(both)
-    return (1 + weight) * conditional - weight * unconditional
+    return mix(conditional, unconditional, weight, laws=False)
 
 
 # Tokens ------------------------------------------------------------------------------------------
 
 
-@sampler("ddpm", family="gaussian")
+@sampler("ddpm", family="gaussian", default=True)
 def ddpm(
-    session: Session[EmbeddingDDPM],
+    session: Session[EmbeddingModel],
     canvas: Canvas,
     *,
     steps: int | None = None,
@@ -213,7 +214,7 @@ def ddpm(
 
 @sampler("ddim", family="gaussian")
 def ddim(
-    session: Session[EmbeddingDDPM],
+    session: Session[EmbeddingModel],
     canvas: Canvas,
     *,
     steps: int | None = 64,
@@ -226,7 +227,7 @@ def ddim(
 
 
 def _fill(
-    session: Session[EmbeddingDDPM],
+    session: Session[EmbeddingModel],
     canvas: Canvas,
     steps: int | None,
     eta: float,
@@ -284,7 +285,7 @@ def _fill(
 
 
 def _report(
-    session: Session[EmbeddingDDPM], canvas: Canvas, log_probs: Tensor, index: int, total: int
+    session: Session[EmbeddingModel], canvas: Canvas, log_probs: Tensor, index: int, total: int
 ) -> None:
     """The callback sees the most probable tokens, none of them revealed before the rounding."""
     if session.callback is None:

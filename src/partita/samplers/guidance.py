@@ -28,7 +28,7 @@ from torch import Tensor
 
 from partita.errors import InputError, require, require_number
 from partita.methods.contracts import Model
-from partita.networks.base import AnyNetwork
+from partita.networks.base import NetworkConfig
 from partita.registry import Registry
 
 Ramp = Callable[[Tensor], Tensor]
@@ -40,10 +40,16 @@ RAMPS.register("linear")(lambda revealed: revealed)
 RAMPS.register("cosine")(lambda revealed: (1 - torch.cos(math.pi * revealed)) / 2)
 
 
-def mix(conditional: Tensor, unconditional: Tensor, weight: Tensor) -> Tensor:
-    """(1 + w) log p(x | c) - w log p(x | nothing); what is impossible stays so."""
+def mix(
+    conditional: Tensor, unconditional: Tensor, weight: float | Tensor, *, laws: bool = True
+) -> Tensor:
+    """(1 + w) log p(x | c) - w log p(x | nothing), normalised or not; the one mixture of all.
+
+    What is impossible stays so. Where nothing is (vectors, or logits of tokens that can all be
+    drawn), `laws=False` spares looking for it.
+    """
     mixed = (1 + weight) * conditional - weight * unconditional
-    return mixed.masked_fill(conditional == -torch.inf, -torch.inf)
+    return mixed.masked_fill(conditional == -torch.inf, -torch.inf) if laws else mixed
 
 
 def guide(
@@ -81,13 +87,8 @@ class Guided(Model, Generic[M]):
         return getattr(self.model, name)
 
     @property
-    def network(self) -> AnyNetwork:
-        network: AnyNetwork = self.model.network  # type: ignore[attr-defined]
-        return network
-
-    @property
-    def family(self) -> str:
-        return self.model.family
+    def sizes(self) -> NetworkConfig:
+        return self.model.sizes
 
     @property
     def length(self) -> int:
@@ -114,15 +115,14 @@ class Guided(Model, Generic[M]):
         """The labels, then as many times no label: what a pass for both is told."""
         if label is None:
             raise InputError("label", "guidance pulls towards a class label, and none was given")
-        return torch.cat([label, torch.full_like(label, self.network.config.classes)])
+        return torch.cat([label, torch.full_like(label, self.sizes.classes)])
 
 
 def check_guidable(model: object) -> None:
     """Refuse models that have no conditional and unconditional predictions to compare."""
     require(not isinstance(model, Guided), "guidance", "the model is guided already")
-    config = getattr(getattr(model, "network", None), "config", None)
     require(
-        getattr(config, "classes", 0) > 0,
+        isinstance(model, Model) and model.sizes.classes > 0,
         "guidance",
         "the model has no class labels",
         "train it with network.classes, or build its network with TransformerConfig(classes=...)",

@@ -17,13 +17,24 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.ragged import Ragged
-from partita.methods.ar import AR
-from partita.methods.contracts import Chain, Denoiser, FlexibleModel, Model, ScoreModel
-from partita.methods.diffusion_lm import EmbeddingDDPM
+from partita.methods.contracts import (
+    CausalModel,
+    Chain,
+    Denoiser,
+    EmbeddingModel,
+    FlexibleModel,
+    Model,
+    ScoreModel,
+)
 from partita.networks.attention import KeyValueCache
 from partita.networks.flexible import Answer, mean_count
+from partita.registry import Registry
 from partita.samplers.guidance import Guided, Ramp, check_guidable, guide, mix
+
+GUIDED: Registry[type[Guided[Any]]] = Registry("family")
+"""What guidance makes of a model, by the name of its family."""
 
 
 def twice(x: Tensor) -> Tensor:
@@ -37,6 +48,7 @@ def halves(both: Tensor) -> tuple[Tensor, Tensor]:
     return conditional, unconditional
 
 
+@GUIDED.register("masked")
 class GuidedDenoiser(Guided[Denoiser], Denoiser):
     """MDLM, MD4, MaskGIT, PGM."""
 
@@ -61,8 +73,12 @@ class GuidedDenoiser(Guided[Denoiser], Denoiser):
         return guide(*halves(both), self._weights(share)[rows, None])
 
 
-class GuidedAR(Guided[AR]):
+@GUIDED.register("causal")
+class GuidedCausal(Guided[CausalModel], CausalModel):
     """AR. The caches hold both passes; the share of revealed tokens is that of the full length."""
+
+    def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
+        return self.model.shifted(tokens, layout)
 
     def new_caches(self, batch: int) -> list[KeyValueCache]:
         return self.model.new_caches(2 * batch)
@@ -79,8 +95,13 @@ class GuidedAR(Guided[AR]):
         return guide(*halves(both), weights[:, None])
 
 
+@GUIDED.register("chain")
 class GuidedChain(Guided[Chain], Chain):
     """D3PM, GenMD4."""
+
+    @property
+    def steps(self) -> int | None:
+        return self.model.steps
 
     def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
         return self.model.prior(like)
@@ -104,8 +125,15 @@ class GuidedChain(Guided[Chain], Chain):
         return self.model.step(log_mean, tokens, s, t)
 
 
-class GuidedEmbeddings(Guided[EmbeddingDDPM]):
+@GUIDED.register("gaussian")
+class GuidedEmbeddings(Guided[EmbeddingModel], EmbeddingModel):
     """DDPM on embeddings."""
+
+    def vectors(self) -> Float[Tensor, "V D"]:
+        return self.model.vectors()
+
+    def clean(self, log_probs: Float[Tensor, "B L V"]) -> Float[Tensor, "B L D"]:
+        return self.model.clean(log_probs)
 
     def log_probabilities(
         self,
@@ -118,6 +146,7 @@ class GuidedEmbeddings(Guided[EmbeddingDDPM]):
         return guide(*halves(both), self._weights(share)[:, None, None])
 
 
+@GUIDED.register("score")
 class GuidedScore(Guided[ScoreModel], ScoreModel):
     """SEDD."""
 
@@ -146,6 +175,7 @@ class GuidedScore(Guided[ScoreModel], ScoreModel):
         return torch.where(weight == 0, conditional, guided)
 
 
+@GUIDED.register("flexible")
 class GuidedGrowth(Guided[FlexibleModel], FlexibleModel):
     """FlexMDM."""
 
@@ -175,16 +205,6 @@ class GuidedGrowth(Guided[FlexibleModel], FlexibleModel):
         return Answer(logits, mean_count(counts), counts)
 
 
-FAMILIES: dict[str, type[Guided[Any]]] = {
-    "masked": GuidedDenoiser,
-    "causal": GuidedAR,
-    "chain": GuidedChain,
-    "gaussian": GuidedEmbeddings,
-    "score": GuidedScore,
-    "flexible": GuidedGrowth,
-}
-
-
 def guided(model: Model, weight: float, ramp: str | Ramp = "constant") -> Guided[Model]:
     """A labelled model whose predictions are pulled towards the label, for any sampler.
 
@@ -192,4 +212,4 @@ def guided(model: Model, weight: float, ramp: str | Ramp = "constant") -> Guided
     revealed tokens.
     """
     check_guidable(model)
-    return FAMILIES[model.family](model, weight, ramp)
+    return GUIDED[model.family](model, weight, ramp)

@@ -85,5 +85,4 @@ def halton(
 
 
 def _columns(model: Denoiser) -> int:
-    config = getattr(getattr(model, "network", None), "config", None)
-    return getattr(config, "grid", 0) or 1
+    return model.sizes.grid or 1

@@ -77,7 +77,7 @@ class Moment:
     last: bool
 
 
-@sampler("insertion", family="flexible")
+@sampler("insertion", family="flexible", default=True)
 def insertion(
     session: Session[FlexibleModel],
     canvas: Canvas,

@@ -73,7 +73,7 @@ def visible_fraction_at_jump(noise: Noise, canvas: Canvas) -> Float64[Tensor, "B
     return noise.uniform(Purpose.ORDER, 0, positions)
 
 
-@sampler("ancestral", family="masked", planned=True)
+@sampler("ancestral", family="masked", planned=True, default=True)
 def ancestral(
     session: Session[Denoiser],
     canvas: Canvas,

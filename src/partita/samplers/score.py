@@ -86,7 +86,7 @@ def tau_leaping(
     return _reverse(session, canvas, steps, grid, euler_step)
 
 
-@sampler("analytic", family="score")
+@sampler("analytic", family="score", default=True)
 def analytic(
     session: Session[ScoreModel], canvas: Canvas, *, steps: int = 128, grid: str = "uniform"
 ) -> Int64[Tensor, "B L"]:

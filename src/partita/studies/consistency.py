@@ -17,9 +17,12 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from partita.contracts.batch import Batch
 from partita.errors import require, require_int
-from partita.methods.base import check_tokens
+from partita.methods.base import check_batch
+from partita.methods.contracts import ScoreModel
 from partita.methods.sedd import SEDD
+from partita.moved import old_keywords
 from partita.plotting import matplotlib, picture, plain_numbers
 from partita.processes.ctmc import total_noise
 from partita.randomness import Noise
@@ -48,6 +51,7 @@ class Consistency:
     """How many masked positions there were; without any, the numbers are NaN."""
 
 
+@old_keywords(valid="is_token")
 def score_consistency(
     model: SEDD,
     tokens: Int64[Tensor, "N L"],
@@ -55,18 +59,17 @@ def score_consistency(
     *,
     batch_size: int = 64,
     seed: int = 0,
-    valid: Bool[Tensor, "N L"] | None = None,
+    is_token: Bool[Tensor, "N L"] | None = None,
     label: int | Int64[Tensor, "N"] | None = None,
 ) -> list[Consistency]:
     """One row for each time: tokens are masked as at that time, and scores asked at the masks."""
-    masks = isinstance(model, SEDD) and model.graph.mask_id is not None
+    masks = isinstance(model, ScoreModel) and model.graph.mask_id is not None
     require(masks, "model", "must be a score model under the absorbing graph")
     require_int(batch_size, "batch_size")
     require(len(times) > 0, "times", "is empty")
     for time in times:
         require(0 < time <= 1, "times", f"must lie in (0, 1], got {time}")
-    check_tokens(tokens, model, valid)
-    real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+    real = check_batch(Batch.of(tokens, is_token=is_token), model).real
     tokens = torch.where(real, tokens, model.mask_id)
     labels = as_labels(label, tokens.shape[0], tokens.device)
     with evaluating(model), torch.no_grad():
@@ -81,7 +84,7 @@ def score_consistency(
 def _log_ratios(
     model: SEDD,
     tokens: Tensor,
-    valid: Tensor,
+    is_token: Tensor,
     labels: Tensor | None,
     time: float,
     batch_size: int,
@@ -93,8 +96,8 @@ def _log_ratios(
     for rows in torch.split(torch.arange(len(tokens), device=tokens.device), batch_size):
         t = torch.full((len(rows),), time, dtype=torch.float64, device=tokens.device)
         sigma = total_noise(model.schedule, t)
-        state = model.graph.noised(tokens[rows], sigma, valid[rows], Noise(seed, rows), step)
-        where, positions = ((state == model.mask_id) & valid[rows]).nonzero(as_tuple=True)
+        state = model.graph.noised(tokens[rows], sigma, is_token[rows], Noise(seed, rows), step)
+        where, positions = ((state == model.mask_id) & is_token[rows]).nonzero(as_tuple=True)
         label = None if labels is None else labels[rows]
         log_score = model.log_score(state, t, where, positions, label)[..., : model.graph.tokens]
         total = log_score.logsumexp(-1).double()

@@ -23,6 +23,7 @@ import torch
 
 from partita.config.migration import saved_recipe
 from partita.config.recipe import Recipe, differences
+from partita.contracts.batch import Batch
 from partita.data.batches import documents_of
 from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.prepared import Prepared
@@ -33,7 +34,6 @@ from partita.files import format
 from partita.files.atomic import check_folder
 from partita.memory import machine_memory
 from partita.methods import METHODS
-from partita.methods.base import is_flexible
 from partita.models import checkpoints
 from partita.networks.kinds import kind_of
 from partita.parallel import World
@@ -87,7 +87,7 @@ def check_rows(recipe: Recipe) -> None:
         require(rows != "whole", "data.rows", "whole rows are for images", "leave it out")
         of_pixels = "is for images of pixels; give --tokenizer.name pixels too"
         require(recipe.tokenizer.levels is None, "tokenizer.levels", of_pixels)
-    whole = not is_flexible(METHODS[name]) or rows == "padded"
+    whole = not METHODS[name].whole_texts or rows == "padded"
     problem = f"{rows} rows have no ends of their own, and {name} learns where texts end"
     require(whole, "data.rows", problem, "leave it out, or give padded")
     labelled = recipe.data.label is None or rows == "padded"
@@ -122,7 +122,7 @@ def dry_run(recipe: Recipe) -> None:
     Otherwise they would fail at the first preview, after hours.
     """
     sizes = {"width": 4, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
-    reads = METHODS[recipe.method.name].reads  # type: ignore[attr-defined]
+    reads = METHODS[recipe.method.name].reads
     name, kind = kind_of(recipe.network, reads)
     options = kind.options.of(recipe.network, name).tiny()
     network = replace(recipe.network, **sizes, options=vars(options))  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def dry_run(recipe: Recipe) -> None:
     if recipe.distillation.round:
         _check_teacher(recipe, small)
     try:
-        small.loss(torch.zeros(1, length, dtype=torch.int64), Noise.for_batch(0, 1))
+        small.loss(Batch.of(torch.zeros(1, length, dtype=torch.int64)), Noise.for_batch(0, 1))
     except TypeError as error:
         raise InputError("method", f"has no loss with these options: {error}") from error
     arguments = recipe.sampling.arguments()

@@ -13,7 +13,6 @@ from partita.data.prepare import prepare
 from partita.data.prepared import Prepared
 from partita.errors import require
 from partita.methods import METHODS
-from partita.methods.base import is_flexible
 from partita.training.callbacks import Callback
 
 
@@ -91,6 +90,6 @@ def separator_of(recipe: Recipe, prepared: Prepared) -> int | None:
 
     None where rows keep whatever stands between documents.
     """
-    if not is_flexible(METHODS[recipe.method.name]):
+    if not METHODS[recipe.method.name].whole_texts:
         return None
     return recipe.data.separator_tokens(text_tokenizer(prepared.tokenizer))

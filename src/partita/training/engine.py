@@ -26,15 +26,13 @@ from partita.data.batches import Order
 from partita.errors import InputError, require
 from partita.execution.captured_pass import CapturedPass
 from partita.execution.compilation import compile_parts
-from partita.likelihood.bounds import bound_ends
-from partita.methods.ar import AR
-from partita.methods.asking import needs_host_sync
+from partita.methods.contracts import TextMethod
+from partita.methods.queries import can_be_recorded
 from partita.optim.optimizers import OPTIMIZERS, take_step
 from partita.parallel import World, like, release, spread, synchronising, whole
 from partita.randomness import Noise
 from partita.training.ema import MovingAverage
 from partita.training.objective import Objective
-from partita.training.throughput import network_of
 
 VALIDATION_STREAM = 1  # validation draws numbers that training never uses
 REPLICATES = 2  # passes over the validation rows: the least that gives an error
@@ -82,7 +80,7 @@ class Engine:
         if run.compile:
             compile_parts(network)
         self.distils = distillation_loss is not None
-        self.drops = network_of(method).dropout > 0
+        self.drops = isinstance(method, TextMethod) and method.sizes.dropout > 0
         objective = Objective(method, distillation_loss, options.label_dropout)
         self.objective = spread(objective, network, run.parallel, world)
         make = OPTIMIZERS[options.optimizer]
@@ -126,7 +124,7 @@ class Engine:
         alone = self.world.size == 1 and not self.distils and not self.drops
         if not (self.run.cuda_graph and alike and alone):
             return False
-        if needs_host_sync(self.method, parts[0].tokens):
+        if not can_be_recorded(self.method, parts[0].tokens):
             return False
         return self.captured is None or self.captured.takes(parts[0])
 
@@ -173,7 +171,8 @@ class Engine:
             return None
         batch = order.first(count, self.world.share(count, "validation_rows"))
         parts = batch.to(self.world.device).split(self.run.micro_batch or order.batch_size)
-        exact = isinstance(self.method, AR)
+        method = self.method if isinstance(self.method, TextMethod) else None
+        exact = method is not None and method.exact
         totals = torch.zeros(1 if exact else REPLICATES, dtype=torch.float64)
         self.method.eval()
         with self.average.applied_to(self.method):
@@ -181,7 +180,7 @@ class Engine:
                 for part in parts:
                     totals[replicate] += float(self._loss(part, replicate, bound=True)[1])
             release(self.objective)
-        ends = 0.0 if self.distils else bound_ends(self.method)
+        ends = 0.0 if method is None or self.distils else method.bound_ends()
         per_token = self.world.total(totals) / batch.count + ends
         error = 0.0 if exact else float(per_token.std()) / math.sqrt(len(totals))
         return Estimate(float(per_token.mean()), error, batch.count)

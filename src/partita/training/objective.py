@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from partita.contracts.batch import Batch
 from partita.contracts.loss import Loss
+from partita.methods.contracts import TextMethod
 from partita.methods.masked_method import MaskedMethod
 from partita.randomness import Noise, Purpose
 
@@ -37,29 +38,24 @@ class Objective(nn.Module):
 
         With `bound`, nats are weighed as a bound's. What is differentiated may have more to it.
         """
-        method, law = self.method, dict[str, Any]()
-        label = self._labels(batch, noise, step, whole=bound)
-        if bound and self.lesson is None and isinstance(method, MaskedMethod):
-            law["law"] = method.bound_law
-        loss: Loss = (self.lesson or method.loss)(  # type: ignore[operator]
-            batch.tokens,
-            noise,
-            step,
-            batch=batch.size,
-            valid=batch.valid,
-            layout=batch.layout(),
-            **law,
-            **({} if label is None else {"label": label}),
-        )
+        batch = replace(batch, label=self._labels(batch, noise, step, whole=bound))
+        loss = self._loss(batch, noise, step, bound)
         return loss.objective * loss.tokens, loss.per_token.sum().detach()
+
+    def _loss(self, batch: Batch, noise: Noise, step: int, bound: bool) -> Loss:
+        method = self.method
+        if bound and self.lesson is None and isinstance(method, MaskedMethod):
+            return method.loss(batch, noise, step, corruption=method.bound_law)
+        loss: Loss = (self.lesson or method.loss)(batch, noise, step)  # type: ignore[operator]
+        return loss
 
     def _labels(self, batch: Batch, noise: Noise, step: int, *, whole: bool) -> Tensor | None:
         """The labels of a batch, if the network reads any.
 
         Unless all are wanted, some are hidden behind the number after the last class.
         """
-        config = getattr(getattr(self.method, "network", None), "config", None)
-        nobody = getattr(config, "classes", 0)
+        method = self.method
+        nobody = method.sizes.classes if isinstance(method, TextMethod) else 0
         if batch.label is None or not nobody:
             return None
         if whole:

@@ -21,7 +21,6 @@ from partita.data.prepared import Prepared
 from partita.data.shards import Shards
 from partita.errors import naming
 from partita.files.names import PREFIX, RUNS
-from partita.methods.base import is_flexible
 from partita.methods.contracts import TextMethod
 from partita.models.parts import build
 from partita.models.trained import TrainedModel, kind_of
@@ -147,7 +146,7 @@ def _provenance(
 def _info(run: RunFolder, prepared: Prepared, engine: Engine, resumed: Path | None) -> RunInfo:
     recipe, method, world = run.recipe, engine.method, engine.world
     # Bits of a divergence, or of texts with their ends, are not to be compared with an entropy.
-    apart = recipe.distillation.round > 0 or is_flexible(method)
+    apart = recipe.distillation.round > 0 or (isinstance(method, TextMethod) and method.whole_texts)
     return RunInfo(
         run.folder,
         prepared,
@@ -157,7 +156,7 @@ def _info(run: RunFolder, prepared: Prepared, engine: Engine, resumed: Path | No
         device=str(world.device),
         processes=world.size,
         left_out=left_out(recipe, prepared),
-        bounded=method.trains_by_bound if isinstance(method, TextMethod) else True,
+        bounded=method.is_bounding if isinstance(method, TextMethod) else True,
     )
 
 
