@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from partita.config.method import MethodOptions
-from partita.contracts.layouts import Segments
+from partita.contracts.layouts import PackedLayout
 from partita.errors import InputError
 from partita.likelihood.bounds import nelbo
 from partita.methods import METHODS
@@ -436,7 +436,11 @@ def test_a_layout_keeps_documents_apart():
     t = torch.tensor([0.5], dtype=torch.float64)
     found = [
         model.loss_under(
-            torch.tensor([[0, 1, *rest]]), (full, full), t, full, layout=Segments.of_documents(ends)
+            torch.tensor([[0, 1, *rest]]),
+            (full, full),
+            t,
+            full,
+            layout=PackedLayout.of_documents(ends),
         ).per_token[:, :2]
         for rest in ([0, 2], [2, 1])
     ]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.layouts import DENSE, Layout, PackedLayout
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Batch:
         """Which tokens read which: everything in the row, or the tokens of the same document."""
         if self.ends is None:
             return DENSE
-        layout = Segments.of_documents(self.ends, longest=self.ends.shape[1])
+        layout = PackedLayout.of_documents(self.ends, longest=self.ends.shape[1])
         return layout.to(self.tokens.device)
 
     def to(self, device: torch.device) -> Batch:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.estimate import Estimate
-from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.contracts.loss import Loss
 from partita.errors import require, require_int
 from partita.methods.ar import AR
@@ -160,7 +160,7 @@ def apart(valid: Tensor) -> Layout:
     """Real tokens read real tokens alone; each run of padding is a document of its own."""
     if bool(valid.all()):
         return DENSE
-    return Segments.of_documents(valid != F.pad(valid[:, 1:], (0, 1)))
+    return PackedLayout.of_documents(valid != F.pad(valid[:, 1:], (0, 1)))
 
 
 def _nats(loss: Loss) -> float:

@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.contracts.loss import Loss
+from partita.contracts.packed import places_of
 from partita.errors import require
 from partita.methods.asking import head_of, plain_softmax
 from partita.methods.base import METHODS, About, check_tokens
@@ -22,7 +23,6 @@ from partita.methods.weighing import weighed
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.packing import places_of
 from partita.randomness import Noise
 
 
@@ -90,13 +90,13 @@ class AR(nn.Module, TextMethod):
     def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
         """What the network reads to predict each token: the start token, then all but the last.
 
-        Under `Segments` every segment is a sequence, with a start token of its own.
+        Under a `PackedLayout` every sequence has a start token of its own.
         """
-        if not isinstance(layout, Segments):
+        if not isinstance(layout, PackedLayout):
             return F.pad(tokens[:, :-1], (1, 0), value=self.start_id)
         layout.check(tokens)
         read = F.pad(tokens.flatten(), (1, 0))
-        read[layout.query_offsets.long()] = self.start_id
+        read[layout.cu_seqlens_q.long()] = self.start_id
         return read[:-1].view_as(tokens)
 
     def loss(
@@ -112,7 +112,7 @@ class AR(nn.Module, TextMethod):
     ) -> Loss:
         """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn.
 
-        Under a `Segments` layout, x_<l are the earlier tokens of the same segment.
+        Under a `PackedLayout`, x_<l are the earlier tokens of the same sequence.
         """
         check_tokens(tokens, self, valid)
         queries = places_of(valid, tokens)

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.contracts.layouts import Queries
+from partita.contracts.packed import places_of
 from partita.devices import readable
 from partita.methods.contracts import QueriesHidden
-from partita.networks.packing import places_of
 from partita.networks.transformer import Transformer
 from partita.registry import is_ours
 

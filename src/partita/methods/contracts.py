@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.contracts.layouts import DENSE, Layout
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.networks.flexible import Answer
 from partita.randomness import Noise
 
@@ -165,7 +165,7 @@ class FlexibleModel(Model, ABC):
     @abstractmethod
     def ask(
         self,
-        text: Ragged,
+        text: PackedTokens,
         t: Float[Tensor, "B"],
         queries: Int64[Tensor, "M"],
         label: Int64[Tensor, "B"] | None = None,

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
+from partita.contracts.packed import places_of
 from partita.errors import require, require_number
 from partita.methods.base import METHODS, About, check_tokens
 from partita.methods.contracts import Chain, TextMethod
@@ -39,7 +40,6 @@ from partita.methods.mdlm import subs
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import make_network
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.packing import places_of
 from partita.processes.draws import even_steps
 from partita.processes.interpolating import Absorbing
 from partita.processes.matrices import make_transition

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.devices import readable
 from partita.errors import naming, require
 from partita.methods.base import METHODS, About, check_tokens
@@ -148,7 +148,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
 
     def ask(
         self,
-        text: Ragged,
+        text: PackedTokens,
         t: Float[Tensor, "B"],
         queries: Int64[Tensor, "M"],
         label: Int64[Tensor, "B"] | None = None,
@@ -211,7 +211,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         """
         queries = state.hidden.nonzero()[:, 0]
         log_probs, answer = self.ask(state.text, t, queries, label)
-        place = state.text.rows[queries], state.source[queries]
+        place = state.text.sequence_ids[queries], state.source[queries]
         terms = self.terms(log_probs, tokens[place], state, answer)
         rate = torch.ones_like(t) if density is None else density
         weight_b, weight_a = (
@@ -260,7 +260,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         """Where the nats of each gap are written: at the token after it, or at the last one."""
         ended, at, ends = state.text.with_ends(0)
         columns = torch.zeros_like(ended.tokens).index_copy(0, at, state.source)
-        return ended.rows, columns.index_copy(0, ends, last)
+        return ended.sequence_ids, columns.index_copy(0, ends, last)
 
 
 def _check_ends(argument: str, schedule: Schedule) -> None:

@@ -50,6 +50,7 @@ from torch.nn import functional as F
 
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.packed import places_of
 from partita.errors import require, require_positive
 from partita.methods.asking import asks_everywhere
 from partita.methods.base import METHODS, About, check_tokens
@@ -58,7 +59,6 @@ from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import make_network
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.packing import places_of
 from partita.processes.draws import CrowdedTimes, crowded_times, even_times, positive_time
 from partita.randomness import Noise, Purpose
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.packed import places_of
 from partita.errors import InputError, require
 from partita.methods.asking import asks_everywhere, head_of
 from partita.methods.base import check_tokens
@@ -22,7 +23,6 @@ from partita.methods.weighing import weighed
 from partita.networks.base import AnyNetwork, Network, check_bidirectional
 from partita.networks.kinds import make_network
 from partita.networks.options import TransformerConfig, TransformerOptions
-from partita.networks.packing import places_of
 from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
@@ -230,7 +230,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser, QueriesHidden):
         `noise.samples` numbers the rows within a global batch of `batch` rows, so that several
         processes share one low-discrepancy set of times. Tokens that are not `valid` (padding)
         are never hidden and never count. `layout` says which tokens the network lets read which,
-        for example `Segments.of_documents(ends)` where documents share a row (and its time).
+        for example `PackedLayout.of_documents(ends)` where documents share a row (and its time).
         """
         tokens, real = self._ready(tokens, valid)
         drawn = (law or self.law).draw(real, noise, step, batch or tokens.shape[0])

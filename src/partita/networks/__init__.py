@@ -1,6 +1,9 @@
 """Networks: tokens (and positions, groups, times, labels) to logits."""
 
-from partita.contracts.layouts import Dense, Layout, Queries, Segments
+from typing import TYPE_CHECKING
+
+from partita.contracts.layouts import DenseLayout, Layout, PackedLayout, Queries
+from partita.moved import name_of_before
 from partita.networks.base import Network, PartitionNetwork
 from partita.networks.causal import CausalTransformer
 from partita.networks.kinds import KINDS, make_network
@@ -14,17 +17,22 @@ __all__ = [
     "KINDS",
     "CausalTransformer",
     "DecoderOptions",
-    "Dense",
+    "DenseLayout",
     "Layout",
     "Network",
+    "PackedLayout",
     "PartitionNetwork",
     "PartitionTransformer",
     "PatchTransformer",
     "PixelUNet",
     "Queries",
-    "Segments",
     "Transformer",
     "TransformerConfig",
     "TransformerOptions",
     "make_network",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)

@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.contracts.layouts import Segments
-from partita.contracts.ragged import Ragged
+from partita.contracts.layouts import PackedLayout
+from partita.contracts.packed import PackedTokens
 from partita.errors import require
 from partita.networks.conditions import Condition, Told, through
 from partita.networks.layers import NORMS, modulate, zero_linear
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
     logits: Float[Tensor, "M V"]
     """Of clean tokens, at the places that were asked for."""
     gaps: Float[Tensor, "G"]
-    """How many tokens are expected to be missing in each gap, packed as in `Ragged.with_ends`."""
+    """How many tokens are expected to be missing in each gap, in the order of `with_ends`."""
     counts: Float[Tensor, "G counts"] | None
     """Logits over the numbers of missing tokens; None for a head that has the expectation alone."""
 
@@ -102,7 +102,7 @@ class FlexibleTransformer(Transformer):
 
     def forward(  # type: ignore[override]
         self,
-        text: Ragged,
+        text: PackedTokens,
         *,
         queries: Int[Tensor, "M"],
         scalar: Float[Tensor, "B"],
@@ -110,8 +110,10 @@ class FlexibleTransformer(Transformer):
     ) -> Answer:
         """`queries` are places in the packed text whose clean tokens are asked for."""
         ended, places, _ = text.with_ends(self.end_id)
-        layout = Segments.of_lengths(ended.lengths)
-        hidden, condition = self._trunk(ended.tokens, scalar, label, layout, None, None)
+        longest = int(ended.lengths.max()) if ended.count else 0
+        layout = PackedLayout(ended.cu_seqlens, ended.cu_seqlens, longest, longest)
+        positions = ended.position_ids
+        hidden, condition = self._trunk(ended.tokens, scalar, label, layout, positions, None)
         assert isinstance(condition, Told), "the network is told the time"
         asked = places[queries]
         logits = self._project(hidden[asked], condition[asked])

@@ -100,8 +100,7 @@ class TransformerOptions:
     logistics: int = 5
     """Logistic head alone: how many logistics are mixed."""
     registers: int = 0
-    """Learned tokens without a position that all others may read, and that nobody predicts; of a
-    partition network, as many for each group."""
+    """Learned tokens without a position that all others may read, and that nobody predicts."""
     decoder: DecoderOptions = field(default_factory=DecoderOptions)
     """Partition networks alone: their decoder."""
 

@@ -13,14 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.contracts.layouts import DENSE, Dense, Layout, Queries, Segments
+from partita.contracts.layouts import DENSE, DenseLayout, Layout, PackedLayout, Queries
+from partita.contracts.packed import NOWHERE, PackedBatch, unsorted
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
 from partita.networks.base import Network
 from partita.networks.blocks import Block, initialise
 from partita.networks.conditions import Condition, Told
 from partita.networks.options import TransformerConfig, refuse_decoder
-from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
 
 
@@ -50,8 +50,8 @@ class Transformer(Trunk, Network):
 
         With `project=False` what the head reads, in place of the logits.
 
-        Tokens are [B, L], or packed [N] with a `Segments` layout. A scalar and a label belong to a
-        row, or to a segment of packed tokens.
+        Tokens are [B, L], or packed [N] with a `PackedLayout`. A scalar and a label belong to
+        a row, or to a sequence of packed tokens.
         """
         hidden, condition = self._trunk(tokens, scalar, label, layout, positions=None, caches=None)
         if queries is not None:
@@ -68,7 +68,7 @@ class Transformer(Trunk, Network):
         positions: Tensor | None,
         caches: list[KeyValueCache] | None,
     ) -> tuple[Tensor, Condition | None]:
-        if isinstance(layout, Segments):
+        if isinstance(layout, PackedLayout):
             layout.check(tokens)
         if self.causal:
             layout = replace(layout, causal=True)
@@ -102,33 +102,33 @@ class Transformer(Trunk, Network):
     def _among_registers(
         self, x: Tensor, positions: Tensor, layout: Layout, condition: Condition | None
     ) -> Tensor:
-        """All blocks, with registers after each row, or after each segment of a cut one."""
+        """All blocks, with registers after each row, or after each sequence of a cut one."""
         assert self.registers is not None
         each = self.config.registers
-        if isinstance(layout, Dense):
+        if isinstance(layout, DenseLayout):
             problem = "a mask does not say what the network's registers may read"
-            require(layout.mask is None, "layout", problem, "use Segments, or no registers")
+            require(layout.mask is None, "layout", problem, "use PackedLayout, or no registers")
             added = self.registers.expand(x.shape[0], -1, -1).to(x.dtype)
             nowhere = F.pad(positions, (0, each), value=NOWHERE)
             return self._through(torch.cat([x, added], 1), nowhere, layout, condition)[:, :-each]
         shape, x = x.shape, x.reshape(-1, x.shape[-1])
-        count = layout.query_offsets.numel() - 1
-        joined = Joined.of(layout.segment_of_query(), count, each)
-        added = self.registers.repeat(count, 1).to(x.dtype)
+        sequences = layout.sequence_ids()
+        rows = sequences if condition is None else self._rows(condition, shape)
+        # A register is told what the first token of its sequence is.
+        first = layout.cu_seqlens_q[:-1].clamp(max=len(x) - 1)
         positions = positions.expand(shape[:-1]).flatten()
-        nowhere = positions.new_full((len(added),), NOWHERE)
-        if condition is not None:  # a register is told what the first token of its segment is
-            rows = self._rows(condition, shape)
-            first = layout.query_offsets[:-1].clamp(max=len(x) - 1).repeat_interleave(each)
-            vectors = condition.vectors if isinstance(condition, Told) else condition.flatten(0, 1)
-            condition = Told(vectors, joined.join(rows, rows[first]))
-        hidden = self._through(
-            joined.join(x, added),
-            joined.join(positions, nowhere),
-            joined.layout(layout),
-            condition,
+        packed = PackedBatch(
+            layout.cu_seqlens_q, layout.max_seqlen_q, sequences, positions, Queries(rows, positions)
         )
-        return joined.split(hidden, len(x)).view(shape)
+        joint, order = packed.with_registers(each, rows[first])
+        if condition is not None:
+            vectors = condition.vectors if isinstance(condition, Told) else condition.flatten(0, 1)
+            condition = Told(vectors, joint.indices.rows)
+        added = self.registers.repeat(layout.count, 1).to(x.dtype)
+        hidden = self._through(
+            torch.cat([x, added])[order], joint.position_ids, joint.reading(joint), condition
+        )
+        return unsorted(hidden, order)[: len(x)].view(shape)
 
     @staticmethod
     def _of_queries(condition: Condition | None, queries: Queries) -> Condition | None:
@@ -151,16 +151,16 @@ class Transformer(Trunk, Network):
         # registers, which no position turns, tell how far from position 0 a token stands.
         absolute = self.places is not None or self.registers is not None
         relative = not self.config.grid and not absolute
-        if isinstance(layout, Segments) and (tokens.ndim == 1 or not relative):
-            return layout.query_positions().view(tokens.shape)
+        if isinstance(layout, PackedLayout) and (tokens.ndim == 1 or not relative):
+            return layout.position_ids().view(tokens.shape)
         return torch.arange(tokens.shape[-1], device=tokens.device)
 
     def _conditions(
         self, tokens: Tensor, scalar: Tensor | None, label: Tensor | None, layout: Layout
     ) -> Condition | None:
-        """One vector per row, shaped to broadcast over the tokens, or per packed segment."""
-        if isinstance(layout, Segments) and tokens.ndim == 1:
-            vectors = self.condition(scalar, label, layout.query_offsets.numel() - 1)
-            return None if vectors is None else Told(vectors, layout.segment_of_query())
+        """One vector per row, shaped to broadcast over the tokens, or per packed sequence."""
+        if isinstance(layout, PackedLayout) and tokens.ndim == 1:
+            vectors = self.condition(scalar, label, layout.count)
+            return None if vectors is None else Told(vectors, layout.sequence_ids())
         vectors = self.condition(scalar, label, tokens.shape[0])
         return None if vectors is None else vectors[:, None]

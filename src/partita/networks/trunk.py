@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from partita.contracts.packed import NOWHERE
 from partita.devices import readable
 from partita.errors import require
 from partita.kernels import KERNELS
@@ -17,7 +18,6 @@ from partita.networks.conditions import Condition, through
 from partita.networks.layers import NORMS, Conditioning, Rotary, modulate, zero_linear
 from partita.networks.levels import mixture_log_probabilities
 from partita.networks.options import TransformerConfig, refuse_options
-from partita.networks.registers import NOWHERE
 
 EMBEDDING_STD = 1.0  # no smaller than what blocks add: tokens are heard from the start
 
@@ -31,9 +31,6 @@ class Trunk(nn.Module):
     fused: bool | None = None
     """Whether a loss takes `project=False`, and never holds all logits; on GPUs unless told."""
 
-    groups: int = 1
-    """How many sets of registers there are."""
-
     kind: str = "transformer"
     """The `network.kind` that it is."""
 
@@ -44,8 +41,8 @@ class Trunk(nn.Module):
         super().__init__()
         self._check_kind(config)
         self.config = config
-        sets = self.groups * config.registers
-        self.registers = nn.Parameter(torch.empty(sets, config.width)) if sets else None
+        registers = torch.empty(config.registers, config.width)
+        self.registers = nn.Parameter(registers) if config.registers else None
         learned = config.positions == "learned"
         self.places = nn.Parameter(torch.empty(config.length, config.width)) if learned else None
         self.embed = nn.Embedding(config.vocab_size, config.width)

@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedBatch
 from partita.errors import require, require_int, require_positive
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
@@ -162,8 +162,8 @@ def _insertions(
     problem = "the expected number of missing tokens is not finite"
     remedy = "the network's weights or inputs are broken"
     require(bool(answer.gaps.isfinite().all()), "logits", problem, remedy)
-    gaps = Ragged(torch.zeros_like(answer.gaps, dtype=torch.int64), draft.lengths + 1)
-    rows, places = gaps.rows, gaps.positions
+    gaps = PackedBatch.of_lengths(draft.lengths + 1, len(answer.gaps), draft.open.shape[1])
+    rows, places = gaps.indices
     noise, numbers = session.noise, (2 * step.index, 2 * step.index + 1)
     u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, places) for k in numbers], -1)
     packed = rule.inserted(session.model.process, step.t, step.s, answer, u)
