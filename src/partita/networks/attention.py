@@ -26,7 +26,11 @@ CALL_PAIRS = 2048  # what one more kernel call costs on a CPU, in pairs of a que
 
 @dataclass
 class KeyValueCache:
-    """Keys and values of the tokens that one causal layer has seen, in preallocated memory."""
+    """Keys and values of the tokens that one layer has seen, in preallocated memory.
+
+    What a layer reads is added to what its cache holds, and reads all of it. A causal layer hides
+    later tokens; any other one lets all tokens that come at once read each other.
+    """
 
     keys: Float[Tensor, "B L H D"]
     values: Float[Tensor, "B L H D"]
@@ -39,6 +43,10 @@ class KeyValueCache:
         self.values[:, self.filled : end] = values
         self.filled = end
         return self.keys[:, :end], self.values[:, :end]
+
+    def forget(self, filled: int) -> None:
+        """Keep the first tokens alone: the others were read for now, and are read anew later."""
+        self.filled = min(filled, self.filled)
 
 
 def attend(

@@ -17,14 +17,14 @@ from partita.contracts.layouts import DENSE, DenseLayout, Layout, PackedLayout, 
 from partita.contracts.packed import NOWHERE, PackedBatch, unsorted
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
-from partita.networks.base import Network
+from partita.networks.base import CachingNetwork
 from partita.networks.blocks import Block, initialise
 from partita.networks.conditions import Condition, Told
 from partita.networks.options import TransformerConfig, refuse_decoder
 from partita.networks.trunk import Trunk
 
 
-class Transformer(Trunk, Network):
+class Transformer(Trunk, CachingNetwork):
     """Tokens (and positions, a scalar, a label) to logits."""
 
     causal = False
@@ -41,9 +41,11 @@ class Transformer(Trunk, Network):
         tokens: Int[Tensor, "*tokens"],
         *,
         queries: Queries | None = None,
-        scalar: Float[Tensor, "B"] | None = None,
+        scalar: Float[Tensor, "B"] | Float[Tensor, "B L"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
+        positions: Int[Tensor, "N"] | None = None,
+        caches: list[KeyValueCache] | None = None,
         project: bool = True,
     ) -> Float[Tensor, "*out V"]:
         """Logits at every token, or at the queried ones alone (the projection runs on those).
@@ -51,9 +53,12 @@ class Transformer(Trunk, Network):
         With `project=False` what the head reads, in place of the logits.
 
         Tokens are [B, L], or packed [N] with a `PackedLayout`. A scalar and a label belong to
-        a row, or to a sequence of packed tokens.
+        a row, or to a sequence of packed tokens; a scalar may also be one for each token of a row.
+
+        `positions` say where the tokens stand in their sequences, if not one after the other. With
+        `caches`, tokens read what those hold as well, and are added to it.
         """
-        hidden, condition = self._trunk(tokens, scalar, label, layout, positions=None, caches=None)
+        hidden, condition = self._trunk(tokens, scalar, label, layout, positions, caches)
         if queries is not None:
             hidden = hidden[queries.rows, queries.positions]
             condition = self._of_queries(condition, queries)
@@ -70,10 +75,12 @@ class Transformer(Trunk, Network):
     ) -> tuple[Tensor, Condition | None]:
         if isinstance(layout, PackedLayout):
             layout.check(tokens)
+        if caches is not None:
+            self._check_caches(tokens, layout, caches)
         if self.causal:
             layout = replace(layout, causal=True)
         if positions is None:
-            positions = self._positions(tokens, layout)
+            positions = self._positions(tokens, layout, 0 if caches is None else caches[0].filled)
         condition = self._conditions(tokens, scalar, label, layout)
         x = self.embed(tokens)
         if self.places is not None:
@@ -109,6 +116,8 @@ class Transformer(Trunk, Network):
             problem = "a mask does not say what the network's registers may read"
             require(layout.mask is None, "layout", problem, "use PackedLayout, or no registers")
             added = self.registers.expand(x.shape[0], -1, -1).to(x.dtype)
+            if isinstance(condition, Tensor) and condition.shape[1] > 1:  # each token has its own
+                condition = torch.cat([condition, condition[:, :1].expand(-1, each, -1)], 1)
             nowhere = F.pad(positions, (0, each), value=NOWHERE)
             return self._through(torch.cat([x, added], 1), nowhere, layout, condition)[:, :-each]
         shape, x = x.shape, x.reshape(-1, x.shape[-1])
@@ -135,17 +144,39 @@ class Transformer(Trunk, Network):
         """What queried tokens of a rectangular batch are told."""
         if condition is None or isinstance(condition, Told):
             return condition
-        return Told(condition[:, 0], queries.rows)
+        each = condition.shape[1]  # one for a row, or one for each of its tokens
+        if each == 1:
+            return Told(condition[:, 0], queries.rows)
+        return Told(condition.flatten(0, 1), queries.rows * each + queries.positions)
 
     @staticmethod
     def _rows(condition: Condition, shape: torch.Size) -> Tensor:
         """Which vector each token has, as a flat index."""
         if isinstance(condition, Told):
             return condition.rows
-        numbers = torch.arange(shape[0], device=condition.device)
-        return numbers.repeat_interleave(shape[1])
+        rows, each = condition.shape[:2]
+        numbers = torch.arange(rows * each, device=condition.device)
+        return numbers if each == shape[1] else numbers.repeat_interleave(shape[1])
 
-    def _positions(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def new_caches(self, batch: int) -> list[KeyValueCache]:
+        """Empty caches for `batch` sequences of the network's full length."""
+        config, weight = self.config, self.embed.weight
+        shape = (batch, config.length, config.heads, config.width // config.heads)
+        return [
+            KeyValueCache(weight.new_empty(shape), weight.new_empty(shape)) for _ in self.blocks
+        ]
+
+    def _check_caches(self, tokens: Tensor, layout: Layout, caches: list[KeyValueCache]) -> None:
+        """Refuse what cannot be kept: a cache holds rows of tokens, one after the other."""
+        problem = "stand at the end, where a cache goes on"
+        require(self.registers is None, "network.registers", problem, "use none")
+        dense = isinstance(layout, DenseLayout) and tokens.ndim == 2
+        require(dense, "layout", "packed tokens have no cache", "give each sequence a row")
+        end = caches[0].filled + tokens.shape[1]
+        problem = f"{end} tokens do not fit the network's {self.config.length}"
+        require(end <= self.config.length, "length", problem)
+
+    def _positions(self, tokens: Tensor, layout: Layout, past: int) -> Tensor:
         # On a line, rotary attention sees differences alone: documents in a row need no count of
         # their own. On a grid they do, as they begin anywhere in a row of it, and so they do where
         # registers, which no position turns, tell how far from position 0 a token stands.
@@ -153,14 +184,20 @@ class Transformer(Trunk, Network):
         relative = not self.config.grid and not absolute
         if isinstance(layout, PackedLayout) and (tokens.ndim == 1 or not relative):
             return layout.position_ids().view(tokens.shape)
-        return torch.arange(tokens.shape[-1], device=tokens.device)
+        return torch.arange(past, past + tokens.shape[-1], device=tokens.device)
 
     def _conditions(
         self, tokens: Tensor, scalar: Tensor | None, label: Tensor | None, layout: Layout
     ) -> Condition | None:
-        """One vector per row, shaped to broadcast over the tokens, or per packed sequence."""
+        """A vector for each row, which broadcasts over its tokens, for each token, or sequence."""
         if isinstance(layout, PackedLayout) and tokens.ndim == 1:
             vectors = self.condition(scalar, label, layout.count)
             return None if vectors is None else Told(vectors, layout.sequence_ids())
+        if scalar is not None and scalar.ndim == 2:
+            problem = f"has the shape {list(scalar.shape)}, tokens have {list(tokens.shape)}"
+            require(scalar.shape == tokens.shape, "time", problem, "give one for each row or token")
+            labels = None if label is None else label.repeat_interleave(tokens.shape[1])
+            vectors = self.condition(scalar.flatten(), labels, tokens.numel())
+            return None if vectors is None else vectors.view(*tokens.shape, -1)
         vectors = self.condition(scalar, label, tokens.shape[0])
         return None if vectors is None else vectors[:, None]

@@ -98,6 +98,8 @@ class Trunk(nn.Module):
     def condition(self, scalar: Tensor | None, label: Tensor | None, count: int) -> Tensor | None:
         """One vector for each of `count` rows; None if the network has no conditions."""
         self._check_condition(scalar, label)
+        problem = "has a number for each token, but this network takes one for each row"
+        require(scalar is None or scalar.ndim == 1, "time", problem)
         if self.conditioning is None:
             return None
         vectors: Tensor = self.conditioning(scalar, label, count)
