@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from partita.moved import MOVED
+from partita.moved import MOVED, NAMES
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))
@@ -39,6 +39,14 @@ def test_what_moved_out_of_a_module():
         assert base.Loss is Loss
     with pytest.raises(AttributeError, match="has no attribute 'Gain'"):
         base.Gain  # noqa: B018
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(NAMES))
+def test_old_names_inside_of_modules_work_with_a_warning(module, name):
+    place, _, new = NAMES[module, name].rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"is partita.{place}.{new} now"):
+        found = getattr(importlib.import_module(f"partita.{module}"), name)
+    assert found is getattr(importlib.import_module(f"partita.{place}"), new)
 
 
 def test_the_library_uses_new_names_alone():

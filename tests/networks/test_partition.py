@@ -513,7 +513,7 @@ def test_every_way_to_attend_is_the_dense_one(
     if causal:
         k_lengths = q_lengths  # causal order is that of one sequence
     ways = []
-    for name in ("_attend_padded", "_attend_segment"):
+    for name in ("_attend_padded", "_attend_sequence"):
         way = getattr(attention, name)
         monkeypatch.setattr(
             attention, name, lambda *args, name=name, way=way: ways.append(name) or way(*args)
@@ -525,7 +525,7 @@ def test_every_way_to_attend_is_the_dense_one(
     )
     ours = attend(*tensors, layout)
     equal = len(set(q_lengths)) == len(set(k_lengths)) == 1
-    forced = {0: {"_attend_segment"}, FREE: {"_attend_padded"}}.get(call_pairs, set(ways))
+    forced = {0: {"_attend_sequence"}, FREE: {"_attend_padded"}}.get(call_pairs, set(ways))
     assert set(ways) == (set() if equal else forced)
     oracle = by_the_definition(*tensors, q_lengths, k_lengths, causal)
     torch.testing.assert_close(ours, oracle, **TOLERANCE)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from partita.contracts.layouts import DENSE, DenseLayout, Layout, Queries
 from partita.contracts.packed import NOWHERE, PackedBatch, places_of
-from partita.networks.conditions import Told
+from partita.networks.conditions import RowCondition
 from partita.networks.partition import PartitionTransformer
 
 
@@ -57,7 +57,7 @@ def both_by_masks(
     summary = network.swap.summary(memory[readable], group_read[readable], 2 * documents.count)
     aggregate = None if summary is None else summary[group ^ 1]
     hidden = network._decode(memory, read, positions, aggregate, DenseLayout(other), vectors)
-    conditioned = None if condition is None else Told(condition, places.rows)
+    conditioned = None if condition is None else RowCondition(condition, places.rows)
     return network._project(hidden[places], conditioned), places
 
 

@@ -47,8 +47,8 @@ class GraphBuffers:
     """Row after row, and one more place, for what slots without a position write."""
     order: Int64[Tensor, "B L"]
     known: Int64[Tensor, "times B"]
-    told: Float[Tensor, "times B"]
-    """What the network is told of the time at each step."""
+    scalars: Float[Tensor, "times B"]
+    """The time or the noise level that the network reads at each step."""
     uniforms: Float[Tensor, "B L"]
     label: Int64[Tensor, "B"]
     now: Int64[Tensor, "1"]
@@ -64,7 +64,7 @@ class GraphBuffers:
             tokens=zeros(batch * length + 1),
             order=zeros(batch, length),
             known=zeros(times, batch),
-            told=zeros(times, batch, dtype=torch.float32),
+            scalars=zeros(times, batch, dtype=torch.float32),
             uniforms=zeros(batch, length, dtype=torch.float64),
             label=zeros(batch),
             now=zeros(1),
@@ -76,7 +76,12 @@ class GraphBuffers:
         return self.tokens[:-1].view(self.order.shape)
 
     def set(
-        self, tokens: Tensor, table: Timetable, uniforms: Tensor, told: Tensor | None, label: Tensor
+        self,
+        tokens: Tensor,
+        table: Timetable,
+        uniforms: Tensor,
+        scalars: Tensor | None,
+        label: Tensor,
     ) -> None:
         """Begin anew."""
         steps = len(table.steps)
@@ -85,8 +90,8 @@ class GraphBuffers:
         self.known[: steps + 1].copy_(table.known)
         self.uniforms.copy_(uniforms)
         self.label.copy_(label)
-        if told is not None:
-            self.told[:steps].copy_(told)
+        if scalars is not None:
+            self.scalars[:steps].copy_(scalars)
         self.now.zero_()
         self.broken.zero_()
 

@@ -36,7 +36,7 @@ from partita.samplers.canvas import Canvas
 from partita.samplers.guided_models import GuidedDenoiser
 
 KEPT = 8  # programs of a model
-SUMMARIES = ("mean", "logsumexp")  # queries that read all of a segment, slots without token too
+SUMMARIES = ("mean", "logsumexp")  # queries that read all of a sequence, slots without a token too
 
 
 @dataclass
@@ -90,7 +90,7 @@ def reveal(
             torch.where(seen, canvas.tokens, model.mask_id),
             table,
             session.noise.uniform(Purpose.TOKEN, 0, where),
-            _told(model, table),
+            _scalars(model, table),
             label,
         )
         # A network of masks reads the whole canvas at every step: one size will do.
@@ -124,8 +124,8 @@ def _unwrapped(model: Any) -> tuple[Any, GuidanceSpec | None]:  # noqa: ANN401 -
     return model.model, GuidanceSpec(model.weight, model.share_of_weight)
 
 
-def _told(model: MaskedMethod, table: Timetable) -> Tensor | None:
-    """What the network is told of the time, for each step and row."""
+def _scalars(model: MaskedMethod, table: Timetable) -> Tensor | None:
+    """The time or the noise level that the network reads, for each step and row."""
     if not model.timed:
         return None
     scalar = model.scalar(model.schedule.inverse(table.shares.flatten()))

@@ -74,12 +74,12 @@ class StepForward:
         labels = label if self.network.config.classes else None
         if isinstance(self.network, PartitionTransformer):
             return self._of_visible(self.network, tokens, visible, queried, labels)
-        told = buffers.told[buffers.now][0] if self.timed else None
-        if told is not None and len(tokens) > len(told):
-            told = torch.cat([told, told])
+        scalar = buffers.scalars[buffers.now][0] if self.timed else None
+        if scalar is not None and len(tokens) > len(scalar):
+            scalar = torch.cat([scalar, scalar])
         arguments: dict[str, Any] = {
             "queries": Queries(queried.rows, queried.positions),
-            "scalar": told,
+            "scalar": scalar,
             "label": labels,
         }
         vectors: Tensor = self.network(tokens, project=False, **arguments)

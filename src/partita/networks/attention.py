@@ -71,7 +71,7 @@ def attend(
         return _nothing_read(query, key, value)
     if kernel:
         return _attend_varlen(query, key, value, layout)
-    if not readable(query):  # one call of fixed shape: counting segments would wait for the GPU
+    if not readable(query):  # one call of fixed shape: counting sequences would wait for the GPU
         return _attend_padded(query, key, value, layout)
     return _attend_on_cpu(query, key, value, layout)
 
@@ -123,19 +123,19 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayo
 def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
     """PackedLayout of a rectangular batch as a mask: the path for CPUs and for float32.
 
-    It takes L keys per token at most; padding to the longest segment could take many times that
+    It takes L keys per token at most; padding to the longest sequence could take many times that
     where one document is long and the others are short.
     """
     batch, length = query.shape[:2]
-    segment = sequence_at(layout.cu_seqlens_q, batch * length).view(batch, length)
-    mask = segment[:, :, None] == segment[:, None, :]
+    sequence = sequence_at(layout.cu_seqlens_q, batch * length).view(batch, length)
+    mask = sequence[:, :, None] == sequence[:, None, :]
     if layout.causal:
         mask = mask.tril()
     return _attend_dense(query, key, value, DenseLayout(mask))
 
 
 def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
-    """Packed segments by the cheapest of three ways: no padding, padding, one call for each."""
+    """Packed sequences by the cheapest of three ways: no padding, padding, one call for each."""
     queries, keys = layout.cu_seqlens_q.diff().tolist(), layout.cu_seqlens_k.diff().tolist()
     count, most_queries, most_keys = len(queries), max(queries), max(keys)
     if most_queries == min(queries) and most_keys == min(keys):
@@ -145,11 +145,11 @@ def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayo
     if count * most_queries * most_keys <= pairs + count * CALL_PAIRS:
         return _attend_padded(query, key, value, layout)
     parts = torch.split(query, queries), torch.split(key, keys), torch.split(value, keys)
-    segments = zip(*parts, strict=True)
-    return torch.cat([_attend_segment(q, k, v, layout.causal) for q, k, v in segments])
+    sequences = zip(*parts, strict=True)
+    return torch.cat([_attend_sequence(q, k, v, layout.causal) for q, k, v in sequences])
 
 
-def _attend_segment(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+def _attend_sequence(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
     if query.numel() == 0 or key.numel() == 0:
         return _nothing_read(query, key, value)
     return _attend_dense(query[None], key[None], value[None], DenseLayout(causal=causal))[0]
@@ -161,11 +161,11 @@ def _nothing_read(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
-    """Packed segments as a padded dense batch: the path for float32 on GPUs."""
+    """Packed sequences as a padded dense batch: the path for float32 on GPUs."""
     query_slots, _ = _slots(layout.cu_seqlens_q, layout.max_seqlen_q)
     key_slots, key_real = _slots(layout.cu_seqlens_k, layout.max_seqlen_k)
     mask = key_real[:, None, :].expand(-1, layout.max_seqlen_q, -1)
-    if layout.causal:  # a segment's queries are the last of its keys
+    if layout.causal:  # a sequence's queries are the last of its keys
         past = layout.cu_seqlens_k.diff() - layout.cu_seqlens_q.diff()
         within = torch.arange(max(mask.shape[1:]), device=mask.device)
         reach = within[: mask.shape[1], None] + past[:, None, None]
@@ -173,9 +173,9 @@ def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayo
     padded = _attend_dense(query[query_slots], key[key_slots], value[key_slots], DenseLayout(mask))
     # Where each query stands in the table: no count of real entries has to be waited for.
     place = torch.arange(len(query), device=query.device, dtype=layout.cu_seqlens_q.dtype)
-    segment = sequence_at(layout.cu_seqlens_q, len(query)).clamp(max=len(padded) - 1)
-    within = (place - layout.cu_seqlens_q[segment]).clamp(max=layout.max_seqlen_q - 1)
-    return padded[segment, within]
+    sequence = sequence_at(layout.cu_seqlens_q, len(query)).clamp(max=len(padded) - 1)
+    within = (place - layout.cu_seqlens_q[sequence]).clamp(max=layout.max_seqlen_q - 1)
+    return padded[sequence, within]
 
 
 def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:

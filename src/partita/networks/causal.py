@@ -7,7 +7,7 @@ from torch import Tensor
 
 from partita.contracts.layouts import DENSE
 from partita.networks.attention import KeyValueCache
-from partita.networks.conditions import Told
+from partita.networks.conditions import RowCondition
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
 
@@ -35,5 +35,5 @@ class CausalTransformer(Transformer):
     ) -> Float[Tensor, "B V"]:
         """Feed the next tokens; logits of the one that follows them."""
         hidden, condition = self._trunk(tokens, None, label, DENSE, None, caches)
-        assert not isinstance(condition, Told), "rows of a batch, not packed tokens"
+        assert not isinstance(condition, RowCondition), "rows of a batch, not packed tokens"
         return self._project(hidden[:, -1], None if condition is None else condition[:, 0])

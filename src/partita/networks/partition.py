@@ -7,7 +7,7 @@
 
 The logits at a position depend on the tokens of the other group alone, so one pass predicts all
 tokens of both groups. When sampling, the revealed tokens are the one group: they alone are
-encoded, and only the positions asked for are decoded.
+encoded, and only the queried positions are decoded.
 
 There may be registers, which both groups read beside their own tokens, so that an empty group
 still has something to read. What a group makes of them is its own.
@@ -25,7 +25,7 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.packed import PackedBatch, places_of, unsorted
 from partita.networks.base import PartitionNetwork
 from partita.networks.blocks import Block, CrossBlock, initialise
-from partita.networks.conditions import Condition, Told
+from partita.networks.conditions import Condition, RowCondition
 from partita.networks.group_swap import GroupSwap
 from partita.networks.options import TransformerConfig, decoder_sizes, refuse_options
 from partita.networks.trunk import Trunk
@@ -76,9 +76,9 @@ class PartitionTransformer(Trunk, PartitionNetwork):
             )
 
         clean, _ = sort(places_of(revealed, tokens))
-        asked, order = sort(queries)
+        queried, order = sort(queries)
         condition = self.condition(scalar, label, shape[0])
-        vectors = self.vectors(tokens, clean, asked, condition, documents.row_of_sequence())
+        vectors = self.vectors(tokens, clean, queried, condition, documents.row_of_sequence())
         vectors = unsorted(vectors, order)
         return self._logits(self.head(vectors)) if project else vectors
 
@@ -108,49 +108,39 @@ class PartitionTransformer(Trunk, PartitionNetwork):
             positions, group = positions[kept], group[kept]
         count = 2 * documents.count
         clean, _ = PackedBatch.sort(places, positions, group, count, length)
-        asked, _ = PackedBatch.sort(places, positions, group ^ 1, count, length)
+        queried, _ = PackedBatch.sort(places, positions, group ^ 1, count, length)
         condition = self.condition(scalar, label, tokens.shape[0])
         rows = documents.row_of_sequence().repeat_interleave(2)
-        hidden = self._packed(tokens, clean, asked, condition, rows)
-        told = None if condition is None else Told(condition, asked.indices.rows)
-        return (self._project if project else self._vectors)(hidden, told), asked.indices
+        vectors = self.vectors(tokens, clean, queried, condition, rows)
+        return self._logits(self.head(vectors)) if project else vectors, queried.indices
 
     def vectors(
         self,
         tokens: Int[Tensor, "B L"],
         clean: PackedBatch,
-        asked: PackedBatch,
+        queried: PackedBatch,
         condition: Float[Tensor, "B C"] | None,
         rows: Int[Tensor, "S"],
     ) -> Float[Tensor, "N W"]:
-        """What the head reads, for tokens that are packed already; `rows` are the sequences'."""
-        hidden = self._packed(tokens, clean, asked, condition, rows)
-        told = None if condition is None else Told(condition, asked.indices.rows)
-        return self._vectors(hidden, told)
+        """What the head reads for what is queried of sequences, given their clean tokens.
 
-    def _packed(
-        self,
-        tokens: Tensor,
-        clean: PackedBatch,
-        asked: PackedBatch,
-        condition: Tensor | None,
-        rows: Tensor,
-    ) -> Tensor:
-        """Encode the clean tokens, decode what is asked of their sequences."""
+        Sequences with the same number belong together; `rows` are those that they are of.
+        """
         x = self.embed(tokens[clean.indices])
         if self.registers is not None:
             added = self.registers.repeat(clean.count, 1).to(x.dtype)
             clean, order = clean.with_registers(self.config.registers, rows)
             x = torch.cat([x, added])[order]
-        known, asking = None, None
+        known, wanted = None, None
         if condition is not None:
-            known = Told(condition, clean.indices.rows)
-            asking = Told(condition, asked.indices.rows)
+            known = RowCondition(condition, clean.indices.rows)
+            wanted = RowCondition(condition, queried.indices.rows)
         memory = self._encode(x, clean.position_ids, clean.reading(clean), known)
         summary = self.swap.summary(memory, clean.sequence_ids, clean.count)
-        aggregate = None if summary is None else summary[asked.sequence_ids]
-        positions, across = (clean.position_ids, asked.position_ids), asked.reading(clean)
-        return self._decode(memory, *positions, aggregate, across, asking)
+        aggregate = None if summary is None else summary[queried.sequence_ids]
+        positions, across = (clean.position_ids, queried.position_ids), queried.reading(clean)
+        hidden = self._decode(memory, *positions, aggregate, across, wanted)
+        return self._vectors(hidden, wanted)
 
     # The stages --------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from partita.errors import require
 from partita.networks.attention import KeyValueCache
 from partita.networks.base import CachingNetwork
 from partita.networks.blocks import Block, initialise
-from partita.networks.conditions import Condition, Told
+from partita.networks.conditions import Condition, RowCondition
 from partita.networks.options import TransformerConfig, refuse_decoder
 from partita.networks.trunk import Trunk
 
@@ -123,7 +123,7 @@ class Transformer(Trunk, CachingNetwork):
         shape, x = x.shape, x.reshape(-1, x.shape[-1])
         sequences = layout.sequence_ids()
         rows = sequences if condition is None else self._rows(condition, shape)
-        # A register is told what the first token of its sequence is.
+        # A register has the condition of the first token of its sequence.
         first = layout.cu_seqlens_q[:-1].clamp(max=len(x) - 1)
         positions = positions.expand(shape[:-1]).flatten()
         packed = PackedBatch(
@@ -131,8 +131,12 @@ class Transformer(Trunk, CachingNetwork):
         )
         joint, order = packed.with_registers(each, rows[first])
         if condition is not None:
-            vectors = condition.vectors if isinstance(condition, Told) else condition.flatten(0, 1)
-            condition = Told(vectors, joint.indices.rows)
+            vectors = (
+                condition.vectors
+                if isinstance(condition, RowCondition)
+                else condition.flatten(0, 1)
+            )
+            condition = RowCondition(vectors, joint.indices.rows)
         added = self.registers.repeat(layout.count, 1).to(x.dtype)
         hidden = self._through(
             torch.cat([x, added])[order], joint.position_ids, joint.reading(joint), condition
@@ -141,18 +145,18 @@ class Transformer(Trunk, CachingNetwork):
 
     @staticmethod
     def _of_queries(condition: Condition | None, queries: Queries) -> Condition | None:
-        """What queried tokens of a rectangular batch are told."""
-        if condition is None or isinstance(condition, Told):
+        """The conditions of queried tokens of a rectangular batch."""
+        if condition is None or isinstance(condition, RowCondition):
             return condition
         each = condition.shape[1]  # one for a row, or one for each of its tokens
         if each == 1:
-            return Told(condition[:, 0], queries.rows)
-        return Told(condition.flatten(0, 1), queries.rows * each + queries.positions)
+            return RowCondition(condition[:, 0], queries.rows)
+        return RowCondition(condition.flatten(0, 1), queries.rows * each + queries.positions)
 
     @staticmethod
     def _rows(condition: Condition, shape: torch.Size) -> Tensor:
         """Which vector each token has, as a flat index."""
-        if isinstance(condition, Told):
+        if isinstance(condition, RowCondition):
             return condition.rows
         rows, each = condition.shape[:2]
         numbers = torch.arange(rows * each, device=condition.device)
@@ -192,7 +196,7 @@ class Transformer(Trunk, CachingNetwork):
         """A vector for each row, which broadcasts over its tokens, for each token, or sequence."""
         if isinstance(layout, PackedLayout) and tokens.ndim == 1:
             vectors = self.condition(scalar, label, layout.count)
-            return None if vectors is None else Told(vectors, layout.sequence_ids())
+            return None if vectors is None else RowCondition(vectors, layout.sequence_ids())
         if scalar is not None and scalar.ndim == 2:
             problem = f"has the shape {list(scalar.shape)}, tokens have {list(tokens.shape)}"
             require(scalar.shape == tokens.shape, "time", problem, "give one for each row or token")

@@ -84,8 +84,8 @@ class Trunk(nn.Module):
 
     def _rotary(self, positions: Tensor, head_width: int) -> Rotary:
         """Learned positions leave rotary attention nothing to tell."""
-        told = positions if self.places is None else torch.full_like(positions, NOWHERE)
-        return Rotary.at(told, head_width, self.config.rotary_base, self.config.grid)
+        turned = positions if self.places is None else torch.full_like(positions, NOWHERE)
+        return Rotary.at(turned, head_width, self.config.rotary_base, self.config.grid)
 
     def _run(self, block: nn.Module, *inputs: Any) -> Tensor:
         """A block, whose activations are computed again for the gradient under `recompute`."""

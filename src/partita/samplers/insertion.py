@@ -50,7 +50,7 @@ MOST_COMPETING = 32
 
 
 @dataclass(frozen=True)
-class Order:
+class RevealOrder:
     """Which masks are revealed first, and how many compete."""
 
     confidence: str | None
@@ -93,7 +93,7 @@ def insertion(
 
     `most` is how many masks a step may put into one gap, any number unless given.
     """
-    chosen, model, order = RULES[rule](), session.model, Order(confidence, window)
+    chosen, model, order = RULES[rule](), session.model, RevealOrder(confidence, window)
     if most is not None:
         require_int(most, "most")
     times = sampling_grid(grid, steps).to(canvas.tokens.device)
@@ -123,7 +123,7 @@ def _reveals(
     rule: Rule,
     log_probs: Float[Tensor, "M V"],
     step: Moment,
-    order: Order,
+    order: RevealOrder,
 ) -> tuple[Bool[Tensor, "B L"], Int64[Tensor, "B L"]]:
     """Which masks are revealed, and a token for every mask."""
     hidden = draft.hidden
