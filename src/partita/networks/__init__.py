@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from partita.contracts.layouts import DenseLayout, Layout, PackedLayout, Queries
 from partita.moved import name_of_before
-from partita.networks.base import Network, PartitionNetwork
+from partita.networks.base import CachingNetwork, Network, PartitionNetwork
 from partita.networks.causal import CausalTransformer
 from partita.networks.kinds import KINDS, make_network
 from partita.networks.options import DecoderOptions, TransformerConfig, TransformerOptions
@@ -15,6 +15,7 @@ from partita.networks.transformer import Transformer
 
 __all__ = [
     "KINDS",
+    "CachingNetwork",
     "CausalTransformer",
     "DecoderOptions",
     "DenseLayout",
