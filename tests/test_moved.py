@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import partita
-from partita.moved import MOVED, RENAMED
+from partita.moved import MOVED, NAMES, RENAMED
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))
@@ -46,6 +46,14 @@ def test_what_the_library_offers_by_another_name():
     with pytest.warns(DeprecationWarning, match="partita.run_recipe is partita.train now"):
         assert partita.run_recipe is partita.train
     assert not set(RENAMED) & set(partita.__all__)
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(NAMES))
+def test_old_names_inside_of_modules_work_with_a_warning(module, name):
+    place, _, new = NAMES[module, name].rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"is partita.{place}.{new} now"):
+        found = getattr(importlib.import_module(f"partita.{module}"), name)
+    assert found is getattr(importlib.import_module(f"partita.{place}"), new)
 
 
 def test_the_library_uses_new_names_alone():

@@ -43,8 +43,9 @@ MOVED = {
     "migration": "config.migration",
     "names": "files.names",
     "networks.layouts": "contracts.layouts",
+    "networks.packing": "contracts.packed",
     "optim.optimisers": "optim.optimizers",
-    "ragged": "contracts.ragged",
+    "ragged": "contracts.packed",
     "recipe": "config.recipe",
     "samplers.options": "config.sampling",
     "training.distribution": "parallel",
@@ -55,8 +56,15 @@ MOVED = {
 """Old names to new ones, below `partita`."""
 
 
-NAMES = {("methods.base", "Loss"): "contracts.loss"}
-"""Old places of what moved out of a module that is still there."""
+NAMES = {
+    ("contracts.layouts", "Dense"): "contracts.layouts.DenseLayout",
+    ("contracts.layouts", "Segments"): "contracts.layouts.PackedLayout",
+    ("contracts.packed", "Ragged"): "contracts.packed.PackedTokens",
+    ("methods.base", "Loss"): "contracts.loss.Loss",
+    ("networks", "Dense"): "contracts.layouts.DenseLayout",
+    ("networks", "Segments"): "contracts.layouts.PackedLayout",
+}
+"""Old names of what has another one or another place, in modules that are still there."""
 
 
 def name_of_before(module: str, name: str) -> object:
@@ -64,9 +72,10 @@ def name_of_before(module: str, name: str) -> object:
     new = NAMES.get((module.removeprefix("partita."), name))
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    said = f"{module}.{name} is partita.{new}.{name} now"
+    said = f"{module}.{name} is partita.{new} now"
     warnings.warn(said, DeprecationWarning, stacklevel=3)
-    return getattr(importlib.import_module(f"partita.{new}"), name)
+    place, _, found = new.rpartition(".")
+    return getattr(importlib.import_module(f"partita.{place}"), found)
 
 
 RENAMED = {"run_recipe": "train"}

@@ -22,7 +22,7 @@ from partita.commands.show import NEW, animated
 from partita.commands.terminal import Terminal
 from partita.config.method import MethodOptions
 from partita.config.recipe import Recipe
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.prepare import prepare
 from partita.data.tokenizers import CharacterTokenizer
@@ -255,7 +255,9 @@ def test_an_empty_text_has_bits_but_none_per_character(capsys):
     t = (torch.arange(2000).double() + 0.5) / 2000
     nothing = torch.zeros(0, dtype=torch.int64)
     with torch.no_grad():
-        _, answer = method.ask(Ragged(nothing, torch.zeros(2000, dtype=torch.int64)), t, nothing)
+        _, answer = method.ask(
+            PackedTokens.of_texts(nothing, torch.zeros(2000, dtype=torch.int64)), t, nothing
+        )
     bits = float((method.process.insertion.weight(t) * answer.gaps).mean()) / math.log(2)
     assert empty["bits"] == pytest.approx(bits, abs=5 * empty["bits_error"] + 0.05)
     assert main(["score", MODEL, ""]) == 0
@@ -302,7 +304,9 @@ def test_a_retrofitted_network_computes_what_the_old_one_did():
     rows, positions = hidden.nonzero(as_tuple=True)
     with torch.no_grad():
         expected = old.predict(ended, ~torch.cat([hidden, mask], 1), rows, positions)
-        text = Ragged(torch.where(hidden, new.mask_id, tokens)[0], torch.tensor([tokens.shape[1]]))
+        text = PackedTokens.of_texts(
+            torch.where(hidden, new.mask_id, tokens)[0], torch.tensor([tokens.shape[1]])
+        )
         for t in (0.1, 0.9):
             found, answer = new.ask(text, torch.tensor([t]), positions)
             torch.testing.assert_close(found, expected[:, : old.mask_id], rtol=0, atol=2e-5)

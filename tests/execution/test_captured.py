@@ -66,7 +66,7 @@ def fixed_sizes(monkeypatch):
     def run(self, read, asked):
         sizes = self._rounded(read, asked)
         assert sizes.read >= read
-        assert sizes.asked >= asked
+        assert sizes.queried >= asked
         self._step(sizes)
 
     monkeypatch.setattr(Program, "run", run)

@@ -18,8 +18,8 @@ from partita.config.training import RunOptions, TrainingOptions
 from partita.contracts.batch import Batch
 from partita.data.batches import InMemory, Order, Packed
 from partita.execution.captured_pass import CapturedPass
-from partita.execution.program import Board, Sizes, _stretches
-from partita.execution.sampling import Answer
+from partita.execution.program import GraphBuffers, Sizes, _slots
+from partita.execution.step_forward import StepForward
 from partita.methods import METHODS
 from partita.methods.queries import can_be_recorded
 from partita.networks import TransformerOptions
@@ -157,8 +157,8 @@ def test_a_loss_that_looks_is_noticed():
 def test_steps_of_samplers_look_at_no_value(name):
     """Neither where a step finds what it reads, nor in the network."""
     method = build(name, grid=4).to("meta").eval()
-    board, size = Board.blank(ROWS, LENGTH, 8, torch.device("meta")), Sizes(LENGTH, 8)
+    buffers, size = GraphBuffers.blank(ROWS, LENGTH, 8, torch.device("meta")), Sizes(LENGTH, 8)
     with torch.no_grad():
-        visible, asked = _stretches(board.order, board.known, board.now, size.read, size.asked)
-        answer = Answer(method.timed, method.network, method.network.head.weight, None)
-        assert answer(visible, asked, board).shape[0] == size.asked
+        visible, asked = _slots(buffers.order, buffers.known, buffers.now, size.read, size.queried)
+        forward = StepForward(method.timed, method.network, method.network.head.weight, None)
+        assert forward(visible, asked, buffers).shape[0] == size.queried

@@ -10,7 +10,7 @@ import torch
 
 from partita.config.training import TrainingOptions
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import Dense, Segments
+from partita.contracts.layouts import DenseLayout, PackedLayout
 from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed
 from partita.likelihood.bounds import nelbo
@@ -27,6 +27,7 @@ from partita.networks.attention import attend
 from partita.randomness import Noise, Purpose
 from partita.samplers import SAMPLERS, Prompt, sample
 from partita.training.loop import fit
+from tests.support import partition_oracle
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -47,7 +48,7 @@ def test_variable_length_kernel_equals_the_padded_path(causal):
     torch.manual_seed(0)
     lengths = torch.tensor([5, 1, 9, 32], device="cuda")
     query, key, value = torch.randn(3, int(lengths.sum()), 4, 64, device="cuda").bfloat16()
-    layout = Segments.of_lengths(lengths, causal)
+    layout = PackedLayout.of_lengths(lengths, causal)
     oracle = attend(query.float(), key.float(), value.float(), layout)
     torch.testing.assert_close(
         attend(query, key, value, layout).float(), oracle, atol=2e-2, rtol=2e-2
@@ -58,9 +59,11 @@ def test_swapped_keys_read_the_other_segment():
     torch.manual_seed(0)
     lengths = torch.tensor([6, 10], device="cuda")
     query, key, value = torch.randn(3, 16, 4, 64, device="cuda").bfloat16()
-    own = Segments.of_lengths(lengths)
+    own = PackedLayout.of_lengths(lengths)
     key_parts, value_parts = (torch.cat([x[6:], x[:6]]) for x in (key, value))
-    other = Segments(own.query_offsets, Segments.of_lengths(lengths.flip(0)).query_offsets, 10, 10)
+    other = PackedLayout(
+        own.cu_seqlens_q, PackedLayout.of_lengths(lengths.flip(0)).cu_seqlens_q, 10, 10
+    )
     oracle = attend(query.float(), key_parts.float(), value_parts.float(), other)
     ours = attend(query, key_parts, value_parts, other).float()
     torch.testing.assert_close(ours, oracle, atol=2e-2, rtol=2e-2)
@@ -84,7 +87,7 @@ def partition(rows=6, length=96):
 
 
 def both_in_rows(network, tokens, groups, **options):
-    logits, queries = network.both(tokens, groups, **options)
+    logits, queries = partition_oracle.both(network, tokens, groups, **options)
     return logits.new_zeros(*tokens.shape, VOCAB).index_put(tuple(queries), logits).float()
 
 
@@ -108,7 +111,7 @@ def test_partition_gradients_in_bfloat16():
     for packed in (True, False):
         network.zero_grad()
         with torch.autocast("cuda", torch.bfloat16):
-            logits, queries = network.both(tokens, groups, packed=packed)
+            logits, queries = partition_oracle.both(network, tokens, groups, packed=packed)
             target = tokens[queries.rows, queries.positions]
         torch.nn.functional.cross_entropy(logits.float(), target).backward()
         gradients[packed] = {name: p.grad.clone() for name, p in network.named_parameters()}
@@ -141,7 +144,7 @@ def test_documents_in_rows_equal_the_masked_batch(causal, longest):
     """The kernel for packed tokens on a rectangular batch, with its gradients."""
     torch.manual_seed(0)
     ends, mask = documents(5, 96)
-    layout = replace(Segments.of_documents(ends, longest), causal=causal)
+    layout = replace(PackedLayout.of_documents(ends, longest), causal=causal)
     inputs = torch.randn(3, 5, 96, 4, 64, device="cuda").bfloat16().requires_grad_()
     toward = torch.randn(5, 96, 4, 64, device="cuda")
 
@@ -150,30 +153,30 @@ def test_documents_in_rows_equal_the_masked_batch(causal, longest):
         return result, torch.autograd.grad((result * toward).sum(), inputs)[0].float()
 
     ours = outcome(inputs, layout)
-    oracle = outcome(inputs.detach().float().requires_grad_(), Dense(mask, causal))
+    oracle = outcome(inputs.detach().float().requires_grad_(), DenseLayout(mask, causal))
     for result, expected in zip(ours, oracle, strict=True):
         torch.testing.assert_close(result, expected, atol=3e-2, rtol=3e-2)
 
 
 def test_layouts_are_the_same_on_every_device():
     ends, _ = documents(5, 96)
-    here, there = Segments.of_documents(ends.cpu()), Segments.of_documents(ends)
-    assert torch.equal(here.to("cuda").query_offsets, there.query_offsets)
-    assert here.max_queries == there.max_queries
+    here, there = PackedLayout.of_documents(ends.cpu()), PackedLayout.of_documents(ends)
+    assert torch.equal(here.to("cuda").cu_seqlens_q, there.cu_seqlens_q)
+    assert here.max_seqlen_q == there.max_seqlen_q
 
 
 @pytest.mark.parametrize("kind", [MDLM, AR])
 def test_the_loss_of_documents_in_half_precision(kind):
     model, tokens = build(kind).cuda(), torch.randint(0, VOCAB, (64, LENGTH), device="cuda")
     ends, mask = documents(64, LENGTH)
-    layout, noise = Segments.of_documents(ends), Noise.for_batch(0, 64, device="cuda")
+    layout, noise = PackedLayout.of_documents(ends), Noise.for_batch(0, 64, device="cuda")
     exact = model.loss(Batch.of(tokens, layout=layout), noise)
     with torch.autocast("cuda", torch.bfloat16):
         half = model.loss(Batch.of(tokens, layout=layout), noise)
         half.objective.backward()
     torch.testing.assert_close(half.objective, exact.objective, atol=0.0, rtol=2e-2)
     if kind is MDLM:  # under a mask, AR would not begin documents with its start token
-        oracle = model.loss(Batch.of(tokens, layout=Dense(mask)), noise)
+        oracle = model.loss(Batch.of(tokens, layout=DenseLayout(mask)), noise)
         torch.testing.assert_close(exact.per_token, oracle.per_token, atol=1e-4, rtol=1e-4)
     assert all(bool(torch.isfinite(parameter.grad).all()) for parameter in model.parameters())
 

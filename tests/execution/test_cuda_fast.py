@@ -12,7 +12,7 @@ import torch
 
 from partita.categorical import Decoding, sample_categorical, weights
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import segment_at
+from partita.contracts.layouts import sequence_at
 from partita.execution.choice import sample
 from partita.kernels import KERNELS
 from partita.kernels.cross_entropy import weighted_nats
@@ -109,10 +109,10 @@ def test_heads_of_odd_sizes(wanted):
 
 
 def finds_segments():
-    find = torch.compile(segment_at, dynamic=True)
+    find = torch.compile(sequence_at, dynamic=True)
     for offsets in ([0, 3, 3, 7], [0, 0, 5], [0, 1]):
         given = torch.tensor(offsets, device="cuda")
-        assert torch.equal(find(given, 9), segment_at(given, 9))
+        assert torch.equal(find(given, 9), sequence_at(given, 9))
 
 
 def test_graphs_share_their_memory():

@@ -15,7 +15,7 @@ import torch
 from partita.errors import InputError
 from partita.execution import sampling
 from partita.execution.choice import sample
-from partita.execution.program import SIZES, Board
+from partita.execution.program import SIZES, GraphBuffers
 from partita.execution.sampling import has_program
 from partita.methods import MDLM, METHODS
 from partita.networks.options import TransformerOptions
@@ -109,7 +109,7 @@ def test_another_precision_and_another_network():
     same(model, steps=4)
 
 
-def test_autocast_has_a_twin_of_its_own():
+def test_autocast_has_a_copy_of_its_own():
     model = build().float()
     with torch.autocast("cpu", torch.bfloat16):
         drawn = sample(model, ROWS, steps=4, speed="captured")
@@ -171,12 +171,12 @@ def test_sizes_are_rounded_up_to_few():
     model = build()
     sample(model, 1, steps=2, speed="captured")
     (program,) = next(iter(sampling._KEPT[model].values())).programs.values()
-    board = Board.blank(30, 250, 2, torch.device("cpu"))
-    program, everything = replace(program, board=board), 30 * 250
+    buffers = GraphBuffers.blank(30, 250, 2, torch.device("cpu"))
+    program, everything = replace(program, buffers=buffers), 30 * 250
     sizes = {count: program._rounded(count, count) for count in range(everything + 1)}
-    assert all(size.read >= count <= size.asked for count, size in sizes.items())
+    assert all(size.read >= count <= size.queried for count, size in sizes.items())
     assert len({size.read for size in sizes.values()}) <= SIZES
-    assert all(size.asked <= count + max(16, count / 4) for count, size in sizes.items())
+    assert all(size.queried <= count + max(16, count / 4) for count, size in sizes.items())
 
 
 def test_a_model_is_not_kept_by_its_programs():

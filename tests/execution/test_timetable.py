@@ -1,4 +1,4 @@
-"""Timetables: when each position is revealed, as stretches of one order."""
+"""Timetables: when each position is revealed, as parts of one order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.execution.timetable import Stretch, Timetable
+from partita.execution.timetable import PackedSlots, Timetable
 
 NEVER, KNOWN = -1, -2
 quickly = partial(settings, derandomize=True, deadline=None, database=None, max_examples=150)
@@ -86,8 +86,8 @@ def test_counts_add_up(case):
     assert torch.equal(table.known[0], case.revealed.sum(-1))
     assert torch.equal(table.known[-1], (case.revealed | planned).sum(-1))
     assert table.read == table.known.sum(1)[:-1].tolist()
-    assert table.asked == table.known.sum(1).diff().tolist()
-    assert sum(table.asked) == int(planned.sum())
+    assert table.queried == table.known.sum(1).diff().tolist()
+    assert sum(table.queried) == int(planned.sum())
 
 
 @quickly()
@@ -96,33 +96,33 @@ def test_steps_that_reveal_nothing_are_left_out(case):
     table = case.table
     assert table.steps == sorted({*case.plan[case.planned].tolist()})
     assert len(table.known) == len(table.steps) + 1
-    assert all(asked > 0 for asked in table.asked)
+    assert all(asked > 0 for asked in table.queried)
 
 
 def test_a_plan_without_steps():
     known = torch.ones(2, 3, dtype=torch.bool)
     table = Timetable.of(torch.full((2, 3), NEVER), known, torch.ones(2, 3).double(), 0)
-    assert table.steps == table.read == table.asked == []
+    assert table.steps == table.read == table.queried == []
     assert table.known.tolist() == [[3, 3]]
 
 
 @quickly()
 @given(case=cases(), more=st.integers(0, 5), data=st.data())
-def test_a_stretch_fills_its_first_slots_and_points_nowhere_else(case, more, data):
+def test_a_part_of_an_order_fills_the_first_slots(case, more, data):
     """Slots that are too many belong to no row, and still name a row and a position."""
     order, (rows, length) = case.table.order, case.plan.shape
     ends = data.draw(st.lists(st.integers(0, length), min_size=rows, max_size=rows))
     begins = [data.draw(st.integers(0, end)) for end in ends]
     first, end = torch.tensor(begins), torch.tensor(ends)
     count = int((end - first).sum())
-    stretch = Stretch.of(order, first, end, count + more)
+    slots = PackedSlots.of(order, first, end, count + more)
     held = [(row, int(order[row, k])) for row in range(rows) for k in range(begins[row], ends[row])]
     assert [
-        *zip(stretch.rows[:count].tolist(), stretch.positions[:count].tolist(), strict=True)
+        *zip(slots.rows[:count].tolist(), slots.positions[:count].tolist(), strict=True)
     ] == held
-    assert stretch.real.tolist() == [True] * count + [False] * more
-    assert torch.equal(stretch.segments[:count], stretch.rows[:count])
-    assert stretch.segments[count:].tolist() == [rows] * more
-    assert stretch.offsets.diff().tolist() == (end - first).tolist()
-    assert bool(((stretch.rows >= 0) & (stretch.rows < rows)).all())
-    assert bool(((stretch.positions >= 0) & (stretch.positions < length)).all())
+    assert slots.real.tolist() == [True] * count + [False] * more
+    assert torch.equal(slots.sequence_ids[:count], slots.rows[:count])
+    assert slots.sequence_ids[count:].tolist() == [rows] * more
+    assert slots.cu_seqlens.diff().tolist() == (end - first).tolist()
+    assert bool(((slots.rows >= 0) & (slots.rows < rows)).all())
+    assert bool(((slots.positions >= 0) & (slots.positions < length)).all())

@@ -309,14 +309,14 @@ def test_a_manifest_cannot_leave_files_out(folder):
         seal(folder)
 
 
-@pytest.mark.parametrize("version", [0, 2, -1, 10**30, "1", 1.0, 1.5, None, True, [1], {"a": 1}])
+@pytest.mark.parametrize("version", [0, 3, -1, 10**30, "1", 1.0, 1.5, None, True, [1], {"a": 1}])
 def test_other_versions_are_refused_by_number(folder, version):
     edit(folder / format.MANIFEST, lambda manifest: manifest.update(format=version))
-    refused(folder, f"has format {version!r}", "reads format 1")
+    refused(folder, f"has format {version!r}", "reads up to format 2")
 
 
 def test_newer_versions_are_told_from_older_ones(folder):
-    edit(folder / format.MANIFEST, lambda manifest: manifest.update(format=2))
+    edit(folder / format.MANIFEST, lambda manifest: manifest.update(format=3))
     refused(folder, "update partita")
     edit(folder / format.MANIFEST, lambda manifest: manifest.update(format=0))
     refused(folder, "save it again")

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from partita.contracts.batch import Batch
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.errors import InputError
 from partita.methods import MDLM
 from partita.methods.flexmdm import Thinned
@@ -79,9 +79,9 @@ def same_state(case: Case, state, prefix):
     width = stored.shape[1]
     assert torch.equal(state.text.padded(case.config["pad_token"], width), stored)
     assert torch.equal(state.source, packed(case[f"{prefix}st"], lengths))
-    gaps = Ragged(state.gaps, lengths + 1)
+    gaps = PackedTokens.of_texts(state.gaps, lengths + 1)
     assert torch.equal(gaps.padded(0, width + 1), case[f"{prefix}gaps"])
-    there = Ragged(torch.ones_like(state.gaps), gaps.lengths).padded(0, width + 1)
+    there = PackedTokens.of_texts(torch.ones_like(state.gaps), gaps.lengths).padded(0, width + 1)
     assert torch.equal(there.bool(), case[f"{prefix}gaps_mask"])
 
 
@@ -91,9 +91,9 @@ def same_in_full(case: Case, state, prefix):
     lengths = case[f"{prefix}xt_length"]
     assert torch.equal(state.text.lengths, lengths)
     assert torch.equal(state.hidden, packed(case[f"{prefix}mask_indices"], lengths))
-    targets = case["x1"][state.text.rows, state.source]
+    targets = case["x1"][state.text.sequence_ids, state.source]
     assert torch.equal(targets, packed(case[f"{prefix}unmasked"], lengths))
-    whole = lengths + Ragged(state.gaps, lengths + 1).padded(0).sum(-1)
+    whole = lengths + PackedTokens.of_texts(state.gaps, lengths + 1).padded(0).sum(-1)
     assert torch.equal(whole, case["x1_length"])
 
 
@@ -207,18 +207,20 @@ def terms_of(case: Case, method, state, t):
     """
     queries = state.hidden.nonzero()[:, 0]
     log_probs, answer = method.ask(state.text, t, queries)
-    rows, shape = state.text.rows[queries], case["x1"].shape
+    rows, shape = state.text.sequence_ids[queries], case["x1"].shape
     target = case["x1"][rows, state.source[queries]]
     terms = method.terms(log_probs, target, state, answer)
-    masks = torch.zeros(shape).index_put((rows, state.text.positions[queries]), terms.masks)
-    gaps = Ragged(state.gaps, state.text.lengths + 1)
+    masks = torch.zeros(shape).index_put((rows, state.text.position_ids[queries]), terms.masks)
+    gaps = PackedTokens.of_texts(state.gaps, state.text.lengths + 1)
     table = torch.zeros(shape[0], shape[1] + 1)
     weight_b, weight_a = (
         schedule.weight(t)[:, None]
         for schedule in (method.process.unmasking, method.process.insertion)
     )
     return weight_b * masks, *(
-        None if part is None else weight_a * table.index_put((gaps.rows, gaps.positions), part)
+        None
+        if part is None
+        else weight_a * table.index_put((gaps.sequence_ids, gaps.position_ids), part)
         for part in (terms.gaps, terms.counts)
     )
 
@@ -368,9 +370,11 @@ def test_loss_with_prompts():
     size = case.config["B"] * int(longest[1])
     stored = (masks / (1 + EPS * process.unmasking.weight(t)[:, None])).sum() / size
     case.close(stored, "unmask_loss")
-    counts = Ragged(state.gaps, state.text.lengths + 1)
-    more = phi_of_a_clamped_zero(state.gaps, case["length"][counts.rows, counts.positions])
-    insert = (insert + (process.insertion.weight(t)[counts.rows] * more).sum()) / size
+    counts = PackedTokens.of_texts(state.gaps, state.text.lengths + 1)
+    more = phi_of_a_clamped_zero(
+        state.gaps, case["length"][counts.sequence_ids, counts.position_ids]
+    )
+    insert = (insert + (process.insertion.weight(t)[counts.sequence_ids] * more).sum()) / size
     case.close(insert, "insertion_loss")
     case.close((stored + insert) / case.config["gradient_accumulation_steps"], "loss")
 
@@ -431,7 +435,7 @@ def test_network(name):
     case.close(sinusoid(case["t"], case["time_frequencies"].shape[1]), "time_frequencies")
     case.close(network.conditioning(case["t"], None, len(lengths)), "conditioning")
 
-    text = Ragged(packed(case["x"], lengths), lengths)
+    text = PackedTokens.of_texts(packed(case["x"], lengths), lengths)
     answer = network(text, queries=torch.arange(len(text.tokens)), scalar=case["t"])
     limits = {key: case.facts["tolerance"][key] for key in ("rtol", "atol")}
     stored = packed(case["token_logits"], lengths)[:, :-2]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from partita.contracts.batch import Batch
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.methods.flexmdm import LEAST, Thinned
 from partita.processes.insertion import Interpolant, order_nats
 from tests.golden.cases import Case, load, parts
@@ -92,12 +92,18 @@ def posteriors(case: Case, process, t):
     texts, _, state, chances = enumerated(case, process, t)
     number, size = numbers_of(case, state), case["states"].shape
     mass = torch.zeros(size[0], dtype=torch.float64).index_add(0, number, chances)
-    place = number[state.text.rows], state.text.positions, texts[state.text.rows, state.source]
+    place = (
+        number[state.text.sequence_ids],
+        state.text.position_ids,
+        texts[state.text.sequence_ids, state.source],
+    )
     tokens = torch.zeros(*size, len(case.config["tokens"]), dtype=torch.float64)
-    tokens = tokens.index_put(place, chances[state.text.rows], accumulate=True)
-    gaps = Ragged(state.gaps, state.text.lengths + 1)
+    tokens = tokens.index_put(place, chances[state.text.sequence_ids], accumulate=True)
+    gaps = PackedTokens.of_texts(state.gaps, state.text.lengths + 1)
     means = torch.zeros(size[0], size[1] + 1, dtype=torch.float64).index_put(
-        (number[gaps.rows], gaps.positions), chances[gaps.rows] * gaps.tokens, accumulate=True
+        (number[gaps.sequence_ids], gaps.position_ids),
+        chances[gaps.sequence_ids] * gaps.tokens,
+        accumulate=True,
     )
     return mass, tokens / mass[:, None, None], means / mass[:, None]
 

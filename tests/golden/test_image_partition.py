@@ -25,6 +25,7 @@ from partita.samplers.guided_models import guided
 from partita.samplers.halton import halton_order, halton_ranks
 from partita.samplers.planned import reveal_in_order
 from tests.golden.cases import load, parts, rule_of
+from tests.support import partition_oracle
 from tests.support.references import agree, gumbel_argmax, mixed, probabilities, recorded
 
 
@@ -60,7 +61,9 @@ class Images:
     def both(self, label, packed=True):
         tokens, groups = self.case["in.tokens"], self.case["in.group_idxs"]
         rows = self.rows(tokens)
-        logits, asked = self.network.both(rows, self.groups(groups), label=label, packed=packed)
+        logits, asked = partition_oracle.both(
+            self.network, rows, self.groups(groups), label=label, packed=packed
+        )
         table = logits.new_zeros(*rows.shape, logits.shape[-1])
         return table.index_put(tuple(asked), logits)[:, self.before :]
 

@@ -6,6 +6,7 @@ sets to -inf. Our network has neither, so the stored logits are compared without
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from dataclasses import replace
@@ -35,6 +36,7 @@ from partita.samplers.canvas import Canvas
 from partita.samplers.planned import NEVER, ordered, reveal_as_planned
 from partita.schedules import discretise, make_schedule
 from tests.golden.cases import Case, load, named, parts, rule_of
+from tests.support import partition_oracle
 from tests.support.references import LAST_TIME, QUERIES, agree, gumbel_argmax
 
 networks = pytest.mark.parametrize("name", named("text/pgm_text_*"))
@@ -76,7 +78,9 @@ def spread(answers, queries, like):
 
 
 def all_logits(network, tokens, groups, packed, **told):
-    return spread(*network.both(tokens, groups.bool(), packed=packed, **told), tokens)
+    return spread(
+        *partition_oracle.both(network, tokens, groups.bool(), packed=packed, **told), tokens
+    )
 
 
 def close_without_mask(case: Case, ours, key):
@@ -144,7 +148,7 @@ def test_hidden_states(name, packed):
         network, hidden = build(case, mode), []
         for module in (network.encoder[-1], network.swap):
             module.register_forward_hook(lambda *hook, hidden=hidden: hidden.append(hook[2]))
-        _, queries = network.both(tokens, groups, packed=packed)
+        _, queries = partition_oracle.both(network, tokens, groups, packed=packed)
         encoded, swapped = hidden
         if packed:
             # Tokens are encoded sorted by row and group; they are asked for in the other order.
@@ -182,9 +186,7 @@ def test_end_to_end_losses_and_gradient_norms(name, packed):
     tokens, groups, t = case["in.tokens"], case["in.group_idxs"].bool(), case["in.t"]
     network = build(case)
     if not packed:
-        network.both = lambda *args, **told: PartitionTransformer.both(
-            network, *args, **told, packed=False
-        )
+        network.both = functools.partial(partition_oracle.both_by_masks, network)
     method, everything = PGM(network), torch.ones_like(groups)
     law = Continuous(make_schedule("log-linear"))
     loss = method.loss_given(Batch.of(tokens), weighed(groups, *law.weights(t), everything))

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import Segments
+from partita.contracts.layouts import PackedLayout
 from partita.kernels import cross_entropy
 from partita.kernels.cross_entropy import weighted_nats
 from partita.likelihood.bounds import nelbo
@@ -44,7 +44,7 @@ def padding():
 
 def documents():
     ends = torch.rand(ROWS, LENGTH, generator=torch.Generator().manual_seed(2)) < 0.3
-    return Segments.of_documents(ends)
+    return PackedLayout.of_documents(ends)
 
 
 TOLD = {

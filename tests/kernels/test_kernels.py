@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from partita.categorical import Decoding, sample_categorical
-from partita.contracts.layouts import Segments
+from partita.contracts.layouts import PackedLayout
 from partita.execution.choice import sample
 from partita.execution.program import Program
 from partita.kernels import cross_entropy
@@ -235,8 +235,8 @@ def test_attention_inside_segments(lengths, width):
     query[sum(queries) :], both[sum(keys) :] = torch.nan, torch.nan
     key, value = both.unbind(1)
     assert attention.fits(query, key, value)
-    layout = Segments(offsets_of(queries), offsets_of(keys), max(queries), max(keys))
-    given = layout.query_offsets, layout.key_offsets
+    layout = PackedLayout(offsets_of(queries), offsets_of(keys), max(queries), max(keys))
+    given = layout.cu_seqlens_q, layout.cu_seqlens_k
     ours = attention.attend_packed(query, key, value, *given, max(queries) + 5)
     real = (x[: sum(n)].double().cpu() for x, n in ((query, queries), (key, keys), (value, keys)))
     theirs = _attend_on_cpu(*real, layout.to("cpu"))

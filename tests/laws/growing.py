@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy import integrate, stats
 
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.methods.contracts import FlexibleModel
 from partita.methods.flexmdm import FlexMDM
 from partita.networks import TransformerConfig
@@ -173,9 +173,11 @@ def _ask(table, text, alphas, queries, distribution):
         table.at(tuple(int(v) for v in key[:-1] if v != END), key[-1]) for key in found.tolist()
     ]
     lengths = torch.tensor([len(one.gaps) for one in said], dtype=torch.int64)
-    gaps = Ragged(torch.zeros(int((text.lengths + 1).sum()), dtype=torch.int64), text.lengths + 1)
+    gaps = PackedTokens.of_texts(
+        torch.zeros(int((text.lengths + 1).sum()), dtype=torch.int64), text.lengths + 1
+    )
     starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    at = starts[which[gaps.rows]] + gaps.positions
+    at = starts[which[gaps.sequence_ids]] + gaps.position_ids
     mean = torch.from_numpy(np.concatenate([one.gaps for one in said]))[at]
     counts = torch.from_numpy(np.concatenate([one.counts for one in said]))[at].log()
     masks = torch.tensor([len(one.tokens) for one in said], dtype=torch.int64)
@@ -184,9 +186,9 @@ def _ask(table, text, alphas, queries, distribution):
     before = hidden.cumsum(0) - 1
     firsts = torch.nn.functional.pad(text.lengths.cumsum(0), (1, 0))[:-1]
     seen = torch.nn.functional.pad(hidden.cumsum(0), (1, 0))[firsts]
-    order = (before - seen[text.rows])[queries]
+    order = (before - seen[text.sequence_ids])[queries]
     tokens = torch.from_numpy(np.concatenate([one.tokens for one in said]))
-    log_probs = tokens[starts[which[text.rows[queries]]] + order].log()
+    log_probs = tokens[starts[which[text.sequence_ids[queries]]] + order].log()
     return log_probs, Answer(log_probs, mean, counts if distribution else None)
 
 
@@ -220,7 +222,7 @@ class LabelledModel(GrowingModel):
             strict=True,
         )
         known = torch.repeat_interleave(label == 1, text.lengths + 1)
-        law = torch.where((label == 1)[text.rows[queries], None], *laws)
+        law = torch.where((label == 1)[text.sequence_ids[queries], None], *laws)
         gaps = torch.where(known, *(one.gaps for one in said))
         if self.distribution:
             counts = torch.where(known[:, None], *(one.counts for one in said))

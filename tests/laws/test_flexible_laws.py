@@ -15,7 +15,7 @@ from scipy import stats
 
 from partita.config.method import MethodOptions
 from partita.contracts.batch import Batch
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.errors import InputError
 from partita.methods import METHODS
 from partita.methods.flexmdm import FlexMDM, Thinned
@@ -822,7 +822,9 @@ PACKED = [(0, MASK, 1), (), (MASK, MASK, MASK, 0, 1), (1,), ()]
 
 def packed(texts):
     tokens = torch.tensor([v for text in texts for v in text], dtype=torch.int64)
-    return Ragged(tokens, torch.tensor([len(text) for text in texts], dtype=torch.int64))
+    return PackedTokens.of_texts(
+        tokens, torch.tensor([len(text) for text in texts], dtype=torch.int64)
+    )
 
 
 @pytest.mark.parametrize("gaps", ["expectation", "distribution"])
@@ -887,12 +889,12 @@ def test_ragged_round_trips(rows):
     width = max(map(len, rows), default=0)
     table = text.padded(END)
     assert table.shape == (len(rows), width)
-    back = Ragged.of(table, table != END)
+    back = PackedTokens.of(table, table != END)
     assert torch.equal(back.tokens, text.tokens)
     assert torch.equal(back.lengths, text.lengths)
     assert text.padded(END, width + 2).shape == (len(rows), width + 2)
-    assert text.rows.tolist() == [i for i, row in enumerate(rows) for _ in row]
-    assert text.positions.tolist() == [i for row in rows for i in range(len(row))]
+    assert text.sequence_ids.tolist() == [i for i, row in enumerate(rows) for _ in row]
+    assert text.position_ids.tolist() == [i for row in rows for i in range(len(row))]
     ended, places, ends = text.with_ends(END)
     assert ended.tokens.tolist() == [v for row in rows for v in [*row, END]]
     assert ended.tokens[places].tolist() == text.tokens.tolist()

@@ -11,7 +11,7 @@ import torch
 
 from partita.config.method import MethodOptions
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import Segments
+from partita.contracts.layouts import PackedLayout
 from partita.errors import InputError
 from partita.likelihood.bounds import nelbo
 from partita.methods import METHODS
@@ -446,7 +446,7 @@ def test_a_layout_keeps_documents_apart():
     found = [
         model.loss_given(
             Batch.of(
-                torch.tensor([[0, 1, *rest]]), is_token=full, layout=Segments.of_documents(ends)
+                torch.tensor([[0, 1, *rest]]), is_token=full, layout=PackedLayout.of_documents(ends)
             ),
             MaskedTwice((full, full), t),
         ).per_token[:, :2]

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 from partita.contracts.layouts import Queries
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.methods import D3PM, DDPM, MD4, METHODS, SEDD, GenMD4
 from partita.methods.ddpm import PREDICTIONS
 from partita.networks import TransformerOptions
@@ -92,10 +92,10 @@ def score(model, label):
 
 
 def flexible(model, label):
-    text = Ragged(torch.tensor([0, MASK, MASK, 1, MASK]), torch.tensor([3, 0, 2]))
+    text = PackedTokens.of_texts(torch.tensor([0, MASK, MASK, 1, MASK]), torch.tensor([3, 0, 2]))
     queries = (text.tokens == MASK).nonzero()[:, 0]
     law, answer = model.ask(text, TIMES, queries, label)
-    said = {"law": (law, (1 - TIMES)[text.rows[queries]])}
+    said = {"law": (law, (1 - TIMES)[text.sequence_ids[queries]])}
     gaps = torch.repeat_interleave(1 - TIMES, text.lengths + 1)
     if answer.counts is None:
         return said | {"rate": (answer.gaps.log(), gaps)}

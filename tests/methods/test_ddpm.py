@@ -13,7 +13,7 @@ from scipy import special, stats
 
 from partita.config.training import TrainingOptions
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import Segments
+from partita.contracts.layouts import PackedLayout
 from partita.errors import InputError
 from partita.methods.base import METHODS
 from partita.methods.contracts import Model
@@ -261,7 +261,7 @@ def test_documents_that_share_a_row_do_not_read_each_other(shaken):
     other[:, 3:] = (other[:, 3:] + 1) % VOCAB
     ends = torch.zeros_like(tokens, dtype=torch.bool)
     ends[:, 2] = True
-    layout = Segments.of_documents(ends)
+    layout = PackedLayout.of_documents(ends)
     noise = Noise.for_batch(0, 2)
     one, two = (
         shaken.loss(Batch.of(x, layout=layout), noise).per_token[:, :3] for x in (tokens, other)

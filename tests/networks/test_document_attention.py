@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import DENSE, Dense, Segments
+from partita.contracts.layouts import DENSE, DenseLayout, PackedLayout
 from partita.errors import InputError
 from partita.methods import AR, MD4, MDLM
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
@@ -88,39 +88,39 @@ def loss_of(method, tokens, drawn, layout=DENSE, label=None):
 
 
 def test_offsets_count_over_the_batch():
-    layout = Segments.of_documents(ends_of(ROWS))
-    assert layout.query_offsets.tolist() == [0, 5, 8, 12, 24, 25, 35, 36, 43, 48]
-    assert layout.query_offsets.dtype == torch.int32
-    assert (layout.max_queries, layout.max_keys) == (12, 12)
+    layout = PackedLayout.of_documents(ends_of(ROWS))
+    assert layout.cu_seqlens_q.tolist() == [0, 5, 8, 12, 24, 25, 35, 36, 43, 48]
+    assert layout.cu_seqlens_q.dtype == torch.int32
+    assert (layout.max_seqlen_q, layout.max_seqlen_k) == (12, 12)
 
 
 def test_a_row_ends_its_last_document():
     ends = ends_of(ROWS)
     ends[:, -1] = False
-    layout = Segments.of_documents(ends)
-    assert torch.equal(layout.query_offsets, Segments.of_documents(ends_of(ROWS)).query_offsets)
+    layout = PackedLayout.of_documents(ends)
+    assert torch.equal(layout.cu_seqlens_q, PackedLayout.of_documents(ends_of(ROWS)).cu_seqlens_q)
     assert not ends[:, -1].any()  # the caller's tensor is left as it was
-    none = Segments.of_documents(torch.zeros(3, LENGTH, dtype=torch.bool))
-    assert none.query_offsets.tolist() == [0, 12, 24, 36]
+    none = PackedLayout.of_documents(torch.zeros(3, LENGTH, dtype=torch.bool))
+    assert none.cu_seqlens_q.tolist() == [0, 12, 24, 36]
 
 
 def test_the_longest_document_may_be_bounded(tokens):
     ends = ends_of([[5, 3, 4], [4, 4, 4], [1, 5, 6], [6, 6]])
-    tight, loose = Segments.of_documents(ends), Segments.of_documents(ends, longest=LENGTH)
-    assert (tight.max_queries, loose.max_queries) == (6, LENGTH)
+    tight, loose = PackedLayout.of_documents(ends), PackedLayout.of_documents(ends, longest=LENGTH)
+    assert (tight.max_seqlen_q, loose.max_seqlen_q) == (6, LENGTH)
     network = build(MDLM).network
     for within_rows in (True, False):
         ours, theirs = (replace(layout, within_rows=within_rows) for layout in (loose, tight))
         torch.testing.assert_close(network(tokens, layout=ours), network(tokens, layout=theirs))
     with pytest.raises(InputError, match="longest"):
-        Segments.of_documents(ends, longest=5)
+        PackedLayout.of_documents(ends, longest=5)
 
 
 def test_a_layout_moves_to_a_device():
-    layout = replace(Segments.of_documents(ends_of(ROWS)), causal=True).to("meta")
-    assert layout.query_offsets.is_meta
-    assert layout.key_offsets.is_meta
-    assert (layout.causal, layout.within_rows, layout.max_keys) == (True, True, 12)
+    layout = replace(PackedLayout.of_documents(ends_of(ROWS)), causal=True).to("meta")
+    assert layout.cu_seqlens_q.is_meta
+    assert layout.cu_seqlens_k.is_meta
+    assert (layout.causal, layout.within_rows, layout.max_seqlen_k) == (True, True, 12)
 
 
 @pytest.mark.parametrize("within_rows", [True, False])  # as a mask, and packed
@@ -128,10 +128,10 @@ def test_a_layout_moves_to_a_device():
 def test_attention_is_that_of_a_dense_mask(causal, within_rows):
     torch.manual_seed(0)
     inputs = torch.randn(3, len(ROWS), LENGTH, 2, 4, requires_grad=True)
-    layout = Segments.of_documents(ends_of(ROWS))
+    layout = PackedLayout.of_documents(ends_of(ROWS))
     layout = replace(layout, causal=causal, within_rows=within_rows)
     mask = mask_of(ends_of(ROWS))
-    oracle = attend(*inputs, Dense(mask.tril() if causal else mask))
+    oracle = attend(*inputs, DenseLayout(mask.tril() if causal else mask))
     ours = attend(*inputs, layout)
     torch.testing.assert_close(ours, oracle)
     toward = torch.randn_like(ours)
@@ -143,7 +143,7 @@ def test_segments_may_cross_rows():
     """Offsets of any kind count over the flattened batch."""
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 2, 6, 2, 4)
-    layout = Segments.of_lengths(torch.tensor([4, 5, 3]))
+    layout = PackedLayout.of_lengths(torch.tensor([4, 5, 3]))
     packed = attend(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), layout)
     assert torch.equal(attend(query, key, value, layout).flatten(0, 1), packed)
 
@@ -155,8 +155,8 @@ def test_a_network_under_segments_is_one_under_a_mask(kind, tokens):
     if kind is MD4:
         told["scalar"] = 100 * torch.rand(len(ROWS))
     ends = ends_of(ROWS)
-    segments = network(tokens, layout=Segments.of_documents(ends), **told)
-    masked = network(tokens, layout=Dense(mask_of(ends)), **told)
+    segments = network(tokens, layout=PackedLayout.of_documents(ends), **told)
+    masked = network(tokens, layout=DenseLayout(mask_of(ends)), **told)
     torch.testing.assert_close(segments, masked, **TOLERANCE)
 
 
@@ -165,7 +165,7 @@ def test_a_network_under_segments_is_one_under_a_mask(kind, tokens):
 def test_a_packed_document_is_scored_as_if_alone(kind, within_rows, tokens):
     method, drawn = build(kind, classes=2), corruption()
     label = torch.tensor([0, 1, 2, 0])
-    layout = replace(Segments.of_documents(ends_of(ROWS)), within_rows=within_rows)
+    layout = replace(PackedLayout.of_documents(ends_of(ROWS)), within_rows=within_rows)
     packed = loss_of(method, tokens, drawn, layout, label)
     for row, span in spans():
         rows = slice(row, row + 1)
@@ -179,7 +179,7 @@ def test_a_packed_document_is_scored_as_if_alone(kind, within_rows, tokens):
 def test_a_packed_document_gets_the_logits_it_gets_alone(kind, tokens):
     network = build(kind).network
     scalar = 100 * torch.rand(len(ROWS)) if kind is MD4 else None
-    packed = network(tokens, layout=Segments.of_documents(ends_of(ROWS)), scalar=scalar)
+    packed = network(tokens, layout=PackedLayout.of_documents(ends_of(ROWS)), scalar=scalar)
     for row, span in spans():
         rows = slice(row, row + 1)
         alone = network(tokens[rows, span], scalar=None if scalar is None else scalar[rows])
@@ -188,11 +188,11 @@ def test_a_packed_document_gets_the_logits_it_gets_alone(kind, tokens):
 
 def test_each_document_of_ar_begins_with_the_start_token(tokens):
     method = build(AR)
-    read = method.shifted(tokens, Segments.of_documents(ends_of(ROWS)))
+    read = method.shifted(tokens, PackedLayout.of_documents(ends_of(ROWS)))
     for row, span in spans():
         rows = slice(row, row + 1)
         assert torch.equal(read[rows, span], method.shifted(tokens[rows, span]))
-    trailing = Segments.of_lengths(torch.tensor([LENGTH, 0]))  # an empty segment starts nowhere
+    trailing = PackedLayout.of_lengths(torch.tensor([LENGTH, 0]))  # an empty segment starts nowhere
     assert torch.equal(method.shifted(tokens[:1], trailing), method.shifted(tokens[:1]))
 
 
@@ -201,7 +201,7 @@ def test_each_document_of_ar_begins_with_the_start_token(tokens):
 def test_no_gradient_crosses_documents(kind, within_rows, tokens):
     method, embedded = build(kind), []
     method.network.embed.register_forward_hook(lambda *hook: embedded.append(hook[2]))
-    layout = replace(Segments.of_documents(ends_of(ROWS)), within_rows=within_rows)
+    layout = replace(PackedLayout.of_documents(ends_of(ROWS)), within_rows=within_rows)
     loss = loss_of(method, tokens, corruption(), layout)
     learned = 0
     for row, span in spans():
@@ -220,7 +220,7 @@ def test_padding_has_no_influence(kind, tokens):
     valid = torch.ones_like(tokens, dtype=torch.bool)
     for row, lengths in enumerate(ROWS):
         valid[row, LENGTH - lengths[-1] :] = row == 1  # one row has no padding
-    layout = Segments.of_documents(ends_of(ROWS))
+    layout = PackedLayout.of_documents(ends_of(ROWS))
     noise = Noise.for_batch(3, len(ROWS))
     loss = method.loss(Batch.of(tokens, is_token=valid, layout=layout), noise)
     changed = torch.where(valid, tokens, (tokens + 3) % VOCAB)
@@ -233,7 +233,7 @@ def test_padding_has_no_influence(kind, tokens):
     # And a row is worth what it is without its padding.
     drawn = corruption() if kind is AR else method.law.draw(valid, noise, 0, len(ROWS))
     short = slice(0, LENGTH - ROWS[0][-1])
-    kept = Segments.of_documents(ends_of(ROWS)[:1, short])
+    kept = PackedLayout.of_documents(ends_of(ROWS)[:1, short])
     alone = loss_of(method, tokens[:1, short], part(drawn, 0, short), kept)
     torch.testing.assert_close(loss.per_token[:1, short], alone.per_token, **TOLERANCE)
 
@@ -241,7 +241,7 @@ def test_padding_has_no_influence(kind, tokens):
 @pytest.mark.parametrize("kind", [MDLM, MD4, AR])
 def test_one_document_per_row_is_a_dense_batch(kind, tokens):
     method, noise = build(kind), Noise.for_batch(3, len(ROWS))
-    layout = Segments.of_documents(torch.zeros_like(tokens, dtype=torch.bool))
+    layout = PackedLayout.of_documents(torch.zeros_like(tokens, dtype=torch.bool))
     for within_rows in (True, False):
         ours = method.loss(Batch.of(tokens, layout=replace(layout, within_rows=within_rows)), noise)
         torch.testing.assert_close(
@@ -254,7 +254,7 @@ def test_a_recomputing_network_learns_the_same(tokens):
     for recompute in (False, True):
         method.network.recompute = recompute
         method.zero_grad()
-        loss = loss_of(method, tokens, corruption(), Segments.of_documents(ends_of(ROWS)))
+        loss = loss_of(method, tokens, corruption(), PackedLayout.of_documents(ends_of(ROWS)))
         loss.objective.backward()
         gradients.append([parameter.grad.clone() for parameter in method.parameters()])
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*gradients, strict=True))
@@ -262,6 +262,6 @@ def test_a_recomputing_network_learns_the_same(tokens):
 
 @pytest.mark.parametrize("kind", [MDLM, AR])
 def test_a_layout_of_another_batch_is_refused(kind, tokens):
-    layout = Segments.of_documents(ends_of(ROWS))
-    with pytest.raises(InputError, match="layout: its segments hold 48 tokens"):
+    layout = PackedLayout.of_documents(ends_of(ROWS))
+    with pytest.raises(InputError, match="layout: its sequences hold 48 tokens"):
         build(kind).loss(Batch.of(tokens[:2], layout=layout), Noise.for_batch(0, 2))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import Dense, Segments
+from partita.contracts.layouts import DenseLayout, PackedLayout
 from partita.errors import InputError
 from partita.methods import AR, MDLM, PGM, EmbeddingDDPM, FlexMDM
 from partita.networks import (
@@ -67,13 +67,13 @@ def test_documents_are_read_as_if_they_were_alone(options):
         torch.randint(0, 11, (n,), generator=torch.Generator().manual_seed(n)) for n in lengths
     ]
     alone = torch.cat([network(text[None], label=torch.tensor([1]))[0] for text in texts])
-    packed = Segments.of_lengths(torch.tensor(lengths))
+    packed = PackedLayout.of_lengths(torch.tensor(lengths))
     told = network(torch.cat(texts), layout=packed, label=torch.ones(3, dtype=torch.long))
     torch.testing.assert_close(told, alone, atol=1e-5, rtol=1e-5)
     ends = torch.zeros(2, 12, dtype=torch.bool)
     ends[0, 4] = True
     rows = torch.cat(texts).view(2, 12)
-    told = network(rows, layout=Segments.of_documents(ends), label=torch.tensor([1, 1]))
+    told = network(rows, layout=PackedLayout.of_documents(ends), label=torch.tensor([1, 1]))
     torch.testing.assert_close(told.flatten(0, 1), alone, atol=1e-5, rtol=1e-5)
 
 
@@ -153,7 +153,7 @@ def test_a_way_to_tell_positions_that_there_is_not():
 def test_a_mask_says_nothing_of_registers():
     tokens = torch.arange(10).view(2, 5)
     with pytest.raises(InputError, match="does not say what the network's registers may read"):
-        build(registers=1)(tokens, layout=Dense(torch.ones(1, 5, 5, dtype=torch.bool)))
+        build(registers=1)(tokens, layout=DenseLayout(torch.ones(1, 5, 5, dtype=torch.bool)))
 
 
 @pytest.mark.parametrize("method", [MDLM, PGM])

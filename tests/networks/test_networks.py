@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from partita.contracts.layouts import Dense, Queries, Segments
+from partita.contracts.layouts import DenseLayout, PackedLayout, Queries
 from partita.errors import InputError
 from partita.networks import (
     CausalTransformer,
@@ -33,7 +33,7 @@ def tiny(kind=Transformer, **options):
 
 
 def dense_oracle(query, key, value, q_lengths, k_lengths, causal=False):
-    """Segments one by one, by the definition of attention."""
+    """PackedLayout one by one, by the definition of attention."""
     result = []
     q_start = k_start = 0
     for q_size, k_size in zip(q_lengths, k_lengths, strict=True):
@@ -60,7 +60,7 @@ def test_segments_read_their_own_keys(q_lengths, k_lengths):
     torch.manual_seed(1)
     query = torch.randn(sum(q_lengths), 2, 4)
     key, value = torch.randn(2, sum(k_lengths), 2, 4)
-    layout = Segments(offsets(q_lengths), offsets(k_lengths), max(q_lengths), max(k_lengths))
+    layout = PackedLayout(offsets(q_lengths), offsets(k_lengths), max(q_lengths), max(k_lengths))
     torch.testing.assert_close(
         attend(query, key, value, layout), dense_oracle(query, key, value, q_lengths, k_lengths)
     )
@@ -70,7 +70,7 @@ def test_causal_segments():
     lengths = [3, 1, 5]
     torch.manual_seed(1)
     query, key, value = torch.randn(3, 9, 2, 4)
-    layout = Segments.of_lengths(torch.tensor(lengths), causal=True)
+    layout = PackedLayout.of_lengths(torch.tensor(lengths), causal=True)
     torch.testing.assert_close(
         attend(query, key, value, layout),
         dense_oracle(query, key, value, lengths, lengths, causal=True),
@@ -79,14 +79,14 @@ def test_causal_segments():
 
 def test_a_query_without_keys_gets_zeros_and_finite_gradients():
     query, key, value = (torch.randn(n, 2, 4, requires_grad=True) for n in (5, 3, 3))
-    layout = Segments(offsets([2, 3]), offsets([3, 0]), 3, 3)
+    layout = PackedLayout(offsets([2, 3]), offsets([3, 0]), 3, 3)
     result = attend(query, key, value, layout)
     assert torch.equal(result[2:], torch.zeros(3, 2, 4))
     result.sum().backward()
     assert all(bool(torch.isfinite(x.grad).all()) for x in (query, key, value))
     mask = torch.tensor([[[True, False], [False, False]]])
     q, k = torch.randn(1, 2, 2, 4), torch.randn(1, 2, 2, 4)
-    assert torch.equal(attend(q, k, k, Dense(mask))[:, 1], torch.zeros(1, 2, 4))
+    assert torch.equal(attend(q, k, k, DenseLayout(mask))[:, 1], torch.zeros(1, 2, 4))
 
 
 @pytest.mark.parametrize("kind", [Transformer, CausalTransformer])
@@ -94,7 +94,7 @@ def test_packed_equals_padded(kind):
     network = tiny(kind, time=True, classes=3)
     lengths, scalar, label = [7, 3, 5], torch.rand(3), torch.tensor([0, 3, 2])
     texts = [torch.randint(0, 11, (n,)) for n in lengths]
-    layout = Segments.of_lengths(torch.tensor(lengths), causal=kind.causal)
+    layout = PackedLayout.of_lengths(torch.tensor(lengths), causal=kind.causal)
     packed = network(torch.cat(texts), layout=layout, scalar=scalar, label=label)
     alone = [
         network(text[None], scalar=scalar[i : i + 1], label=label[i : i + 1])[0]
@@ -107,7 +107,7 @@ def test_no_information_crosses_segments():
     network = tiny()
     embedded = []
     network.embed.register_forward_hook(lambda *hook: embedded.append(hook[2]))
-    layout = Segments.of_lengths(torch.tensor([4, 6]))
+    layout = PackedLayout.of_lengths(torch.tensor([4, 6]))
     logits = network(torch.randint(0, 11, (10,)), layout=layout)
     (gradient,) = torch.autograd.grad(logits[:4].sum(), embedded)
     assert torch.equal(gradient[4:], torch.zeros(6, 16))
@@ -243,8 +243,8 @@ def test_a_mask_and_causal_order_hold_together():
     query, key, value = torch.randn(3, 2, 5, 2, 4)
     mask = torch.rand(2, 5, 5) < 0.6
     torch.testing.assert_close(
-        attend(query, key, value, Dense(mask, causal=True)),
-        attend(query, key, value, Dense(mask.tril())),
+        attend(query, key, value, DenseLayout(mask, causal=True)),
+        attend(query, key, value, DenseLayout(mask.tril())),
     )
 
 

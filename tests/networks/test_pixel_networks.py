@@ -11,7 +11,7 @@ import partita
 from partita.config.method import MethodOptions
 from partita.config.recipe import Recipe, differences
 from partita.config.training import TrainingOptions
-from partita.contracts.layouts import Dense, Queries, Segments
+from partita.contracts.layouts import DenseLayout, PackedLayout, Queries
 from partita.data.images import digits
 from partita.data.tokenizers import CharacterTokenizer
 from partita.errors import InputError
@@ -200,7 +200,7 @@ def test_images_are_read_whole(kind):
     network, tokens = build(kind), images()
     with pytest.raises(InputError, match="are no images of 72 tokens"):
         network(tokens[:, :-1])
-    for layout in (Segments.of_lengths(torch.tensor([72, 72])), Dense(causal=True)):
+    for layout in (PackedLayout.of_lengths(torch.tensor([72, 72])), DenseLayout(causal=True)):
         with pytest.raises(InputError, match="layout"):
             network(tokens, layout=layout)
 

@@ -44,7 +44,7 @@ def test_a_table_and_json_with_everything_that_they_depend_on(tmp_path, capsys):
     names = [row["name"] for row in tables[titles[0]]]
     assert names == ["mdlm, ancestral", "pgm, ancestral", "pgm, ordered"]
     names = [row["name"] for row in tables[titles[1]]]
-    assert names == ["mdlm", "mdlm-complementary", "pgm, L x L masks", "pgm, packed"]
+    assert names == ["mdlm", "mdlm-complementary", "pgm, packed"]
     assert {row["tokens"] for row in tables[titles[0]]} == {32}
     assert {row["tokens"] for row in tables[titles[1]] + tables[titles[2]]} == {64}
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from partita.contracts.packed import places_of
 from partita.errors import require_positive
 from partita.networks import NETWORKS, KindOptions, PartitionNetwork, Transformer
-from partita.networks.packing import places_of
 
 
 @dataclass(frozen=True, kw_only=True)

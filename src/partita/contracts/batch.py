@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.errors import require
 
 
@@ -98,7 +98,7 @@ class Batch:
             return self.given_layout
         if self.ends is None:
             return DENSE
-        layout = Segments.of_documents(self.ends, longest=self.ends.shape[1])
+        layout = PackedLayout.of_documents(self.ends, longest=self.ends.shape[1])
         return layout.to(self.tokens.device)
 
     def to(self, device: torch.device) -> Batch:

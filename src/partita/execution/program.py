@@ -20,15 +20,15 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.categorical import Decoding, sample_categorical
-from partita.execution.timetable import Stretch, Timetable
+from partita.execution.timetable import PackedSlots, Timetable
 from partita.methods.mdlm import subs
 
 SIZES = 32  # graphs for the lengths from nothing to everything
 LEAST = 64  # slots of the smallest one
 WARM_UPS = 2
 
-Logits = Callable[[Stretch, Stretch, "Board"], Tensor]
-"""Of what is asked, given what is visible."""
+Logits = Callable[[PackedSlots, PackedSlots, "GraphBuffers"], Tensor]
+"""Of what is queried, given what is visible."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class Sizes:
     """What is fixed in a graph."""
 
     read: int
-    asked: int
+    queried: int
 
 
 @dataclass
-class Board:
+class GraphBuffers:
     """What a program reads and writes, at fixed addresses."""
 
     tokens: Int64[Tensor, "B_times_L_plus_1"]
     """Row after row, and one more place, for what slots without a position write."""
     order: Int64[Tensor, "B L"]
     known: Int64[Tensor, "times B"]
-    told: Float[Tensor, "times B"]
-    """What the network is told of the time at each step."""
+    scalars: Float[Tensor, "times B"]
+    """The time or the noise level that the network reads at each step."""
     uniforms: Float[Tensor, "B L"]
     label: Int64[Tensor, "B"]
     now: Int64[Tensor, "1"]
@@ -56,15 +56,15 @@ class Board:
     """How many predictions were no numbers."""
 
     @staticmethod
-    def blank(batch: int, length: int, times: int, device: torch.device) -> Board:
+    def blank(batch: int, length: int, times: int, device: torch.device) -> GraphBuffers:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        return Board(
+        return GraphBuffers(
             tokens=zeros(batch * length + 1),
             order=zeros(batch, length),
             known=zeros(times, batch),
-            told=zeros(times, batch, dtype=torch.float32),
+            scalars=zeros(times, batch, dtype=torch.float32),
             uniforms=zeros(batch, length, dtype=torch.float64),
             label=zeros(batch),
             now=zeros(1),
@@ -76,7 +76,12 @@ class Board:
         return self.tokens[:-1].view(self.order.shape)
 
     def set(
-        self, tokens: Tensor, table: Timetable, uniforms: Tensor, told: Tensor | None, label: Tensor
+        self,
+        tokens: Tensor,
+        table: Timetable,
+        uniforms: Tensor,
+        scalars: Tensor | None,
+        label: Tensor,
     ) -> None:
         """Begin anew."""
         steps = len(table.steps)
@@ -85,8 +90,8 @@ class Board:
         self.known[: steps + 1].copy_(table.known)
         self.uniforms.copy_(uniforms)
         self.label.copy_(label)
-        if told is not None:
-            self.told[:steps].copy_(told)
+        if scalars is not None:
+            self.scalars[:steps].copy_(scalars)
         self.now.zero_()
         self.broken.zero_()
 
@@ -113,53 +118,53 @@ class Program:
     logits: Logits
     forbidden: int
     """The mask, which is no token."""
-    board: Board
+    buffers: GraphBuffers
     decoding: Decoding
     memory: Memory
     compiled: bool = False
     graphs: dict[Sizes, torch.cuda.CUDAGraph] = field(default_factory=dict)
 
     def prepare(self, steps: Iterable[tuple[int, int]]) -> None:
-        """Capture what the steps will need, each of which reads and asks for so many places.
+        """Capture what the steps will need, each of which reads and queries so many positions.
 
         The largest comes first: the others fit into the memory that it left.
         """
-        if not self.board.tokens.is_cuda:
+        if not self.buffers.tokens.is_cuda:
             return
         wanted: dict[Sizes, int] = {}
         for number, step in enumerate(steps):
             wanted.setdefault(self._rounded(*step), number)
-        for sizes in sorted(wanted, key=lambda x: (x.read, x.asked), reverse=True):
+        for sizes in sorted(wanted, key=lambda x: (x.read, x.queried), reverse=True):
             if sizes not in self.graphs:
                 self.graphs[sizes] = self._captured(sizes, wanted[sizes])
 
-    def run(self, read: int, asked: int) -> None:
-        """One step that reads and asks for so many places, and has been prepared."""
-        if self.board.tokens.is_cuda:
-            self.graphs[self._rounded(read, asked)].replay()
+    def run(self, read: int, queried: int) -> None:
+        """One step that reads and queries so many positions, and has been prepared."""
+        if self.buffers.tokens.is_cuda:
+            self.graphs[self._rounded(read, queried)].replay()
         else:
-            self._step(Sizes(read, asked))
+            self._step(Sizes(read, queried))
 
-    def _rounded(self, read: int, asked: int) -> Sizes:
-        batch, length = self.board.order.shape
+    def _rounded(self, read: int, queried: int) -> Sizes:
+        batch, length = self.buffers.order.shape
         unit = max(LEAST, -(-batch * length // SIZES // LEAST) * LEAST)
-        few = max(16, 1 << max(0, asked.bit_length() - 3))
-        return Sizes(max(1, -(-read // unit)) * unit, max(1, -(-asked // few)) * few)
+        few = max(16, 1 << max(0, queried.bit_length() - 3))
+        return Sizes(max(1, -(-read // unit)) * unit, max(1, -(-queried // few)) * few)
 
     def _captured(self, sizes: Sizes, number: int) -> torch.cuda.CUDAGraph:
-        """Record a step of such sizes. A warm-up must not move the board: it is put back.
+        """Record a step of such sizes. A warm-up must not move the buffers: it is put back.
 
         (`torch.cuda.graph` would collect garbage and empty caches each time, which takes longer
         than the capture itself.)
         """
-        moving = self.board.tokens, self.board.now, self.board.broken
+        moving = self.buffers.tokens, self.buffers.now, self.buffers.broken
         kept = [x.clone() for x in moving]
         current, stream = torch.cuda.current_stream(), self.memory.stream
         stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                self.board.now.fill_(number)  # a step that needs no more than such sizes
+                self.buffers.now.fill_(number)  # a step that needs no more than such sizes
                 self._step(sizes)
             stream.synchronize()
             graph.capture_begin(self.memory.pool)
@@ -171,14 +176,26 @@ class Program:
         return graph
 
     def _step(self, sizes: Sizes) -> None:
-        board = self.board
-        before = self._fused(_stretches)
-        visible, asked = before(board.order, board.known, board.now, sizes.read, sizes.asked)
-        with torch.autocast(board.tokens.device.type, enabled=False):  # the twin has its precision
-            logits = self.logits(visible, asked, board)
-            tokens, broken = self._draw(logits, board.uniforms[asked.rows, asked.positions])
+        buffers = self.buffers
+        before = self._fused(_slots)
+        visible, queried = before(
+            buffers.order, buffers.known, buffers.now, sizes.read, sizes.queried
+        )
+        with torch.autocast(
+            buffers.tokens.device.type, enabled=False
+        ):  # the copy has its precision
+            logits = self.logits(visible, queried, buffers)
+            tokens, broken = self._draw(logits, buffers.uniforms[queried.rows, queried.positions])
         after = self._fused(_record)
-        after(board.tokens, board.broken, board.now, asked, board.order.shape[1], tokens, broken)
+        after(
+            buffers.tokens,
+            buffers.broken,
+            buffers.now,
+            queried,
+            buffers.order.shape[1],
+            tokens,
+            broken,
+        )
 
     def _fused(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """Many small kernels as a few, if the program is compiled."""
@@ -197,32 +214,32 @@ class Program:
 # Around the network ------------------------------------------------------------------------------
 
 
-def _stretches(
+def _slots(
     order: Int64[Tensor, "B L"],
     known: Int64[Tensor, "times B"],
     now: Int64[Tensor, "1"],
     read: int,
-    asked: int,
-) -> tuple[Stretch, Stretch]:
-    """What the step reads, and what it asks for."""
+    queried: int,
+) -> tuple[PackedSlots, PackedSlots]:
+    """What the step reads, and what it queries."""
     begin, end = known[now][0], known[now + 1][0]
     nothing = torch.zeros_like(begin)
-    return Stretch.of(order, nothing, begin, read), Stretch.of(order, begin, end, asked)
+    return PackedSlots.of(order, nothing, begin, read), PackedSlots.of(order, begin, end, queried)
 
 
 def _record(
     tokens: Int64[Tensor, "B_times_L_plus_1"],
     broken: Int64[Tensor, "1"],
     now: Int64[Tensor, "1"],
-    asked: Stretch,
+    queried: PackedSlots,
     length: int,
     drawn: Int64[Tensor, "N"],
     bad: Bool[Tensor, "N"],
 ) -> None:
     """Write what was drawn, and go on to the next step."""
-    where = torch.where(asked.real, asked.rows * length + asked.positions, tokens.numel() - 1)
+    where = torch.where(queried.real, queried.rows * length + queried.positions, tokens.numel() - 1)
     tokens.index_put_((where,), drawn)
-    broken.add_((bad & asked.real).sum())
+    broken.add_((bad & queried.real).sum())
     now.add_(1)
 
 

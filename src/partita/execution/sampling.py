@@ -2,8 +2,8 @@
 
 `reveal` gives what `reveal_as_planned` gives: the same tokens for the same noise, up to rounding.
 A program is made for a batch size, a length and a way of decoding, and kept with its model: the
-first run of a kind pays for the capture, later ones do not. Its network is a twin of the model's in
-the precision of the run, whose weights are brought up to date before each run.
+first run of a kind pays for the capture, later ones do not. Its network is an inference copy of the
+model's in the precision of the run, whose weights are brought up to date before each run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from partita.categorical import Decoding
 from partita.errors import require
-from partita.execution.answers import Answer, Pull
 from partita.execution.compilation import compile_parts
-from partita.execution.program import Board, Memory, Program
+from partita.execution.program import GraphBuffers, Memory, Program
+from partita.execution.step_forward import GuidanceSpec, StepForward
 from partita.execution.timetable import Timetable
 from partita.kernels.evenness import pad_in_place
 from partita.methods.masked_method import MaskedMethod
@@ -35,12 +35,12 @@ from partita.samplers.canvas import Canvas
 from partita.samplers.guided_models import GuidedDenoiser
 
 KEPT = 8  # programs of a model
-SUMMARIES = ("mean", "logsumexp")  # queries that read all of a segment, slots without token too
+SUMMARIES = ("mean", "logsumexp")  # queries that read all of a sequence, slots without a token too
 
 
 @dataclass
-class Programs:
-    """A twin of a model's network, and the programs that run it."""
+class KeptPrograms:
+    """An inference copy of a model's network, and the programs that run it."""
 
     network: Transformer | PartitionTransformer
     head: Tensor
@@ -50,7 +50,7 @@ class Programs:
     programs: dict[Any, Program] = field(default_factory=dict)
 
 
-_KEPT: WeakKeyDictionary[nn.Module, dict[Any, Programs]] = WeakKeyDictionary()
+_KEPT: WeakKeyDictionary[nn.Module, dict[Any, KeptPrograms]] = WeakKeyDictionary()
 
 
 def has_program(model: object) -> bool:
@@ -76,25 +76,25 @@ def reveal(
     compiled: bool = False,
 ) -> Int64[Tensor, "B L"]:
     """Reveal every position at the step that the plan names."""
-    model, pull = _unwrapped(session.model)
+    model, guidance = _unwrapped(session.model)
     seen = canvas.revealed & (canvas.tokens != model.mask_id)
     table = Timetable.of(plan, seen, visible, steps)
     label = _labels(model, session.label, plan)
     with (
         torch.no_grad(),
-        _program(model, pull, canvas, len(table.steps), session.decoding, compiled) as program,
+        _program(model, guidance, canvas, len(table.steps), session.decoding, compiled) as program,
     ):
         where = torch.arange(plan.shape[1], device=plan.device)[None]
-        program.board.set(
+        program.buffers.set(
             torch.where(seen, canvas.tokens, model.mask_id),
             table,
             session.noise.uniform(Purpose.TOKEN, 0, where),
-            _told(model, table),
+            _scalars(model, table),
             label,
         )
         # A network of masks reads the whole canvas at every step: one size will do.
         reads = table.read if model.partitions else [0] * len(table.read)
-        sizes = dict(zip(table.steps, zip(reads, table.asked, strict=True), strict=True))
+        sizes = dict(zip(table.steps, zip(reads, table.queried, strict=True), strict=True))
         program.prepare(sizes.values())
         before = canvas.copy() if session.callback is not None else None
         for step in range(steps):
@@ -102,10 +102,10 @@ def reveal(
                 program.run(*sizes[step])
             if before is not None:
                 rows, positions = (plan == step).nonzero(as_tuple=True)
-                before.write(rows, positions, program.board.canvas[rows, positions])
+                before.write(rows, positions, program.buffers.canvas[rows, positions])
                 session.report(step, steps, before, rows, positions)
-        canvas.tokens.copy_(torch.where(plan >= 0, program.board.canvas, canvas.tokens))
-        broken = int(program.board.broken)
+        canvas.tokens.copy_(torch.where(plan >= 0, program.buffers.canvas, canvas.tokens))
+        broken = int(program.buffers.broken)
     require(
         not broken,
         "logits",
@@ -116,15 +116,15 @@ def reveal(
     return canvas.tokens
 
 
-def _unwrapped(model: Any) -> tuple[Any, Pull | None]:  # noqa: ANN401 - whatever it is
-    """A model, and how guidance pulls it if it is under guidance."""
+def _unwrapped(model: Any) -> tuple[Any, GuidanceSpec | None]:  # noqa: ANN401 - whatever it is
+    """A model, and its guidance if it has any."""
     if not isinstance(model, GuidedDenoiser):
         return model, None
-    return model.model, Pull(model.weight, model.share_of_weight)
+    return model.model, GuidanceSpec(model.weight, model.share_of_weight)
 
 
-def _told(model: MaskedMethod, table: Timetable) -> Tensor | None:
-    """What the network is told of the time, for each step and row."""
+def _scalars(model: MaskedMethod, table: Timetable) -> Tensor | None:
+    """The time or the noise level that the network reads, for each step and row."""
     if not model.timed:
         return None
     scalar = model.scalar(model.schedule.inverse(table.shares.flatten()))
@@ -138,13 +138,13 @@ def _labels(model: MaskedMethod, label: Tensor | None, plan: Tensor) -> Tensor:
     return torch.full_like(plan[:, 0], classes) if label is None else label
 
 
-# Programs and twins ------------------------------------------------------------------------------
+# Programs and copies -----------------------------------------------------------------------------
 
 
 @contextmanager
 def _program(
     model: MaskedMethod,
-    pull: Pull | None,
+    guidance: GuidanceSpec | None,
     canvas: Canvas,
     steps: int,
     decoding: Decoding,
@@ -154,13 +154,13 @@ def _program(
     held = _programs(model, canvas.tokens.device, compiled)
     batch, length = canvas.tokens.shape
     times = 1 << steps.bit_length()
-    key = (batch, length, times, decoding, pull)
+    key = (batch, length, times, decoding, guidance)
     program = held.programs.pop(key, None)
     if program is None:
         with torch.inference_mode(False):
-            board = Board.blank(batch, length, times, canvas.tokens.device)
-        answer = Answer(model.timed, held.network, held.head, pull)
-        program = Program(answer, model.mask_id, board, decoding, held.memory, compiled)
+            buffers = GraphBuffers.blank(batch, length, times, canvas.tokens.device)
+        forward = StepForward(model.timed, held.network, held.head, guidance)
+        program = Program(forward, model.mask_id, buffers, decoding, held.memory, compiled)
     try:
         yield program
     finally:
@@ -169,26 +169,30 @@ def _program(
             held.programs.pop(next(iter(held.programs)))
 
 
-def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Programs:
-    """The twin for this precision, with the newest weights where its graphs expect them."""
+def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> KeptPrograms:
+    """The copy for this precision, with the newest weights where its graphs expect them."""
     half = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if half else None
     network: Any = model.network
     weights = [*network.parameters()]
     form = network.config, [(x.shape, x.dtype, x.device) for x in weights]
-    twins = _KEPT.setdefault(model, {})
-    held = twins.get((dtype, compiled))
+    copies = _KEPT.setdefault(model, {})
+    held = copies.get((dtype, compiled))
     if held is None or held.form != form:
         with torch.inference_mode(False):  # what is made inside could not be written to outside
-            twin = _twin(network, dtype, compiled)
-            held = Programs(twin, pad_in_place(twin.head), form, Memory(device))
-        twins[dtype, compiled] = held
+            copied = _inference_copy(network, dtype, compiled)
+            held = KeptPrograms(copied, pad_in_place(copied.head), form, Memory(device))
+        copies[dtype, compiled] = held
     torch._foreach_copy_([*held.network.parameters()], weights)
     return held
 
 
-def _twin(network: Any, dtype: torch.dtype | None, compiled: bool) -> Any:  # noqa: ANN401 - as given
-    twin = copy.deepcopy(network).to(dtype=dtype).eval().requires_grad_(False)
+def _inference_copy(
+    network: Any,  # noqa: ANN401 - as given
+    dtype: torch.dtype | None,
+    compiled: bool,
+) -> Any:  # noqa: ANN401
+    copied = copy.deepcopy(network).to(dtype=dtype).eval().requires_grad_(False)
     if compiled:
-        compile_parts(twin, dynamic=True)
-    return twin
+        compile_parts(copied, dynamic=True)
+    return copied

@@ -2,7 +2,7 @@
 
 A plan is known before sampling starts. Sorted by the step at which they become visible, the
 positions of a row that are visible at any step are the first of their row: what a step reads and
-what it asks for are two stretches of one order, told by two rows of counts. So a step needs its
+what it queries are two parts of one order, given by two rows of counts. So a step needs its
 number alone, and everything else lies on the device from the beginning.
 """
 
@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from partita.contracts.layouts import segment_at
+from partita.contracts.layouts import Queries, sequence_at
+from partita.contracts.packed import PackedBatch
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,11 @@ class Timetable:
     known: Int64[Tensor, "times B"]
     """How many positions are visible when a step begins, and after the last one."""
     shares: Float64[Tensor, "steps B"]
-    """The share of revealed tokens at which a row is asked at each step; 0 where it is not."""
+    """The share of revealed tokens at which a row is queried at each step; 0 where it is not."""
     read: list[int]
     """How many tokens each step reads, over all rows."""
-    asked: list[int]
-    """How many positions each step asks for, over all rows."""
+    queried: list[int]
+    """How many positions each step queries, over all rows."""
     steps: list[int]
     """The number that each step has in the plan; those that reveal nothing are left out."""
 
@@ -70,47 +71,56 @@ class Timetable:
         )
 
 
-class Stretch(NamedTuple):
-    """Packed places of a batch: one stretch of each row's order, in slots that may be too many."""
+class PackedSlots(NamedTuple):
+    """A packed batch in a fixed number of slots: a part of each row's order, and empty slots.
+
+    It is no `PackedBatch`: a graph has fixed sizes, so that there may be more slots than tokens,
+    and nothing is sorted, as orders are known before sampling starts.
+    """
 
     rows: Int64[Tensor, "N"]
     positions: Int64[Tensor, "N"]
-    segments: Int64[Tensor, "N"]
+    sequence_ids: Int64[Tensor, "N"]
     """The row, or the number after the last one for slots that hold nothing."""
-    offsets: Int64[Tensor, "offsets"]
-    owners: Int64[Tensor, "segments"]
-    """The row of each segment."""
+    cu_seqlens: Int64[Tensor, "offsets"]
+    row_of_sequence: Int64[Tensor, "S"]
 
     @staticmethod
     def of(
         order: Int64[Tensor, "B L"], first: Int64[Tensor, "B"], end: Int64[Tensor, "B"], slots: int
-    ) -> Stretch:
-        """Places first..end of each row's order, one row after the other."""
+    ) -> PackedSlots:
+        """Entries first..end of each row's order, one row after the other."""
         batch, length = order.shape
-        offsets = F.pad((end - first).cumsum(0), (1, 0))
+        cu_seqlens = F.pad((end - first).cumsum(0), (1, 0))
         slot = torch.arange(slots, device=order.device)
-        segments = segment_at(offsets, slots)
-        rows = segments.clamp(max=batch - 1)
-        place = (first[rows] + slot - offsets[rows]).clamp(0, length - 1)
-        owners = torch.arange(batch, device=order.device)
-        return Stretch(rows, order[rows, place], segments, offsets, owners)
+        sequences = sequence_at(cu_seqlens, slots)
+        rows = sequences.clamp(max=batch - 1)
+        place = (first[rows] + slot - cu_seqlens[rows]).clamp(0, length - 1)
+        every = torch.arange(batch, device=order.device)
+        return PackedSlots(rows, order[rows, place], sequences, cu_seqlens, every)
 
-    def twice(self, batch: int) -> Stretch:
-        """The same places once more, of as many rows that follow.
+    def twice(self, batch: int) -> PackedSlots:
+        """The same once more, of as many rows that follow.
 
-        Slots of the first half that hold nothing become a segment of their own between the two.
+        Slots of the first half that hold nothing become a sequence of their own between the two.
         """
-        slots, nobody = self.rows.numel(), self.owners.new_zeros(1)
-        return Stretch(
+        slots, nobody = self.rows.numel(), self.row_of_sequence.new_zeros(1)
+        return PackedSlots(
             torch.cat([self.rows, self.rows + batch]),
             torch.cat([self.positions, self.positions]),
-            torch.cat([self.segments, self.segments + batch + 1]),
-            torch.cat([self.offsets, self.offsets + slots]),
-            torch.cat([self.owners, nobody, self.owners + batch]),
+            torch.cat([self.sequence_ids, self.sequence_ids + batch + 1]),
+            torch.cat([self.cu_seqlens, self.cu_seqlens + slots]),
+            torch.cat([self.row_of_sequence, nobody, self.row_of_sequence + batch]),
         )
+
+    def batch(self, longest: int) -> PackedBatch:
+        """As a packed batch, whose rows have `longest` tokens at most; positions are the rows'."""
+        indices, cu_seqlens = Queries(self.rows, self.positions), self.cu_seqlens.to(torch.int32)
+        longest = min(longest, len(self.rows))
+        return PackedBatch(cu_seqlens, longest, self.sequence_ids, self.positions, indices)
 
     @property
     def real(self) -> Bool[Tensor, "N"]:
         """The slots that hold something."""
         slot = torch.arange(self.rows.numel(), device=self.rows.device)
-        return slot < self.offsets[-1]
+        return slot < self.cu_seqlens[-1]

@@ -32,7 +32,9 @@ from partita.errors import InputError, require
 from partita.files.atomic import sha256, whole_file, whole_folder, write_whole
 from partita.files.reading import reading
 
-FORMAT = 1
+FORMAT = 2
+"""Of the tensors: those of earlier formats are brought to it by `models/tensor_migration.py`."""
+OLDEST = 1
 KIND = "partita model"
 IMAGE_TOKENIZER = "partita image tokenizer"
 IMAGE_CLASSIFIER = "partita image classifier"
@@ -138,6 +140,11 @@ def verify(folder: Path, kind: str = KIND, required: tuple[str, ...] = REQUIRED)
     return checksums
 
 
+def version_of(folder: Path) -> int:
+    """The format of a folder that has been verified."""
+    return int(read_json(folder / MANIFEST)["format"])
+
+
 def verify_file(folder: Path, name: str) -> None:
     """Check one file of a folder against its checksum, if it has one."""
     checksums = read_json(folder / MANIFEST).get("checksums")
@@ -163,12 +170,12 @@ def _refuse_files(folder: Path) -> None:
 
 def _check_version(path: Path, version: object) -> None:
     whole = isinstance(version, int) and not isinstance(version, bool)
-    if whole and version == FORMAT:
+    if whole and OLDEST <= version <= FORMAT:  # type: ignore[operator]
         return
     newer = whole and version > FORMAT  # type: ignore[operator]
     raise InputError(
         "model",
-        f"{path} has format {version!r:.200}, this version of partita reads format {FORMAT}",
+        f"{path} has format {version!r:.200}, this version of partita reads up to format {FORMAT}",
         "update partita" if newer else "save it again with the version that wrote it",
     )
 

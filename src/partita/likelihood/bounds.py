@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
 from partita.contracts.estimate import Estimate
-from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.contracts.loss import Loss
 from partita.errors import require, require_int
 from partita.methods.base import check_batch
@@ -158,7 +158,7 @@ def apart(is_token: Tensor) -> Layout:
     """Real tokens read real tokens alone; each run of padding is a document of its own."""
     if bool(is_token.all()):
         return DENSE
-    return Segments.of_documents(is_token != F.pad(is_token[:, 1:], (0, 1)))
+    return PackedLayout.of_documents(is_token != F.pad(is_token[:, 1:], (0, 1)))
 
 
 def _nats(loss: Loss) -> float:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.contracts.loss import Loss
+from partita.contracts.packed import places_of
 from partita.errors import require
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import CausalModel, TextMethod
@@ -23,7 +24,6 @@ from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
-from partita.networks.packing import places_of
 from partita.randomness import Noise
 
 
@@ -92,13 +92,13 @@ class AR(nn.Module, TextMethod, CausalModel):
     def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
         """What the network reads to predict each token: the start token, then all but the last.
 
-        Under `Segments` every segment is a sequence, with a start token of its own.
+        Under a `PackedLayout` every sequence has a start token of its own.
         """
-        if not isinstance(layout, Segments):
+        if not isinstance(layout, PackedLayout):
             return F.pad(tokens[:, :-1], (1, 0), value=self.start_id)
         layout.check(tokens)
         read = F.pad(tokens.flatten(), (1, 0))
-        read[layout.query_offsets.long()] = self.start_id
+        read[layout.cu_seqlens_q.long()] = self.start_id
         return read[:-1].view_as(tokens)
 
     def loss(
@@ -109,7 +109,7 @@ class AR(nn.Module, TextMethod, CausalModel):
     ) -> Loss:
         """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn.
 
-        Under a `Segments` layout, x_<l are the earlier tokens of the same segment.
+        Under a `PackedLayout`, x_<l are the earlier tokens of the same sequence.
         """
         batch = check_batch(batch, self).padded_with(self.start_id)
         layout, queries = batch.layout(), places_of(batch.is_token, batch.tokens)

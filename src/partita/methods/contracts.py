@@ -18,7 +18,7 @@ from partita.contracts.batch import Batch
 from partita.contracts.capabilities import Recordable
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.networks.attention import KeyValueCache
 from partita.networks.base import AnyNetwork, NetworkConfig
 from partita.networks.flexible import Answer
@@ -300,7 +300,7 @@ class FlexibleModel(Model, ABC):
     @abstractmethod
     def ask(
         self,
-        text: Ragged,
+        text: PackedTokens,
         t: Float[Tensor, "B"],
         queries: Int64[Tensor, "M"],
         label: Int64[Tensor, "B"] | None = None,

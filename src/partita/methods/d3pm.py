@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
+from partita.contracts.packed import places_of
 from partita.errors import require, require_number
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import Chain, TextMethod
@@ -40,7 +41,6 @@ from partita.methods.mdlm import subs
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
-from partita.networks.packing import places_of
 from partita.processes.draws import Noised, even_steps
 from partita.processes.interpolating import Absorbing
 from partita.processes.matrices import make_transition

@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE
 from partita.contracts.loss import Loss
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.devices import readable
 from partita.errors import naming, require
 from partita.methods.base import METHODS, About, check_batch
@@ -158,7 +158,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
 
     def ask(
         self,
-        text: Ragged,
+        text: PackedTokens,
         t: Float[Tensor, "B"],
         queries: Int64[Tensor, "M"],
         label: Int64[Tensor, "B"] | None = None,
@@ -208,7 +208,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         tokens, real, (state, t, kept, density) = batch.tokens, batch.real, drawn
         queries = state.hidden.nonzero()[:, 0]
         log_probs, answer = self.ask(state.text, t, queries, batch.label)
-        place = state.text.rows[queries], state.source[queries]
+        place = state.text.sequence_ids[queries], state.source[queries]
         terms = self.terms(log_probs, tokens[place], state, answer)
         rate = torch.ones_like(t) if density is None else density
         weight_b, weight_a = (
@@ -257,7 +257,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         """Where the nats of each gap are written: at the token after it, or at the last one."""
         ended, at, ends = state.text.with_ends(0)
         columns = torch.zeros_like(ended.tokens).index_copy(0, at, state.source)
-        return ended.rows, columns.index_copy(0, ends, last)
+        return ended.sequence_ids, columns.index_copy(0, ends, last)
 
 
 def _check_ends(argument: str, schedule: Schedule) -> None:

@@ -20,11 +20,11 @@ from torch import Tensor
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.packed import places_of
 from partita.devices import readable
 from partita.methods.contracts import TextMethod
 from partita.methods.weighing import projected_cross_entropy, weighted_cross_entropy
 from partita.networks.base import PartitionNetwork
-from partita.networks.packing import places_of
 from partita.networks.transformer import Transformer
 
 SMALL_HEAD = 0.25  # of the weights of the blocks

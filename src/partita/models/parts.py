@@ -22,6 +22,7 @@ from partita.data.kinds import AnyTokenizer, any_tokenizer
 from partita.errors import InputError, require
 from partita.files import format
 from partita.methods import METHODS
+from partita.models.tensor_migration import migrated
 from partita.version import __version__
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -77,6 +78,7 @@ def read(folder: Path) -> Parts:
     # Copies: the file may change, or be written anew, while the model is in use.
     stored = format.read_tensors(folder / format.WEIGHTS)
     weights = {name: tensor.clone() for name, tensor in stored.items()}
+    weights = migrated(weights, recipe, format.version_of(folder))
     method = build(recipe, tokenizer, weights, folder)
     return Parts(method, tokenizer, recipe, provenance)
 

@@ -1,7 +1,10 @@
 """Networks: tokens (and positions, groups, times, labels) to logits."""
 
-from partita.contracts.layouts import Dense, Layout, Queries, Segments
-from partita.networks.base import Network, PartitionNetwork
+from typing import TYPE_CHECKING
+
+from partita.contracts.layouts import DenseLayout, Layout, PackedLayout, Queries
+from partita.moved import name_of_before
+from partita.networks.base import CachingNetwork, Network, PartitionNetwork
 from partita.networks.causal import CausalTransformer
 from partita.networks.kind_options import KindOptions
 from partita.networks.kinds import NETWORKS, make_network, new_network
@@ -14,20 +17,26 @@ from partita.networks.transformer import Transformer
 
 __all__ = [
     "NETWORKS",
+    "CachingNetwork",
     "CausalTransformer",
-    "Dense",
+    "DenseLayout",
     "KindOptions",
     "Layout",
     "Network",
+    "PackedLayout",
     "PartitionNetwork",
     "PartitionTransformer",
     "PatchTransformer",
     "PixelUNet",
     "Queries",
-    "Segments",
     "Transformer",
     "TransformerConfig",
     "TransformerOptions",
     "make_network",
     "new_network",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.contracts.layouts import DENSE, Dense, Layout, Segments, segment_at
+from partita.contracts.layouts import DENSE, DenseLayout, Layout, PackedLayout, sequence_at
 from partita.devices import readable
 from partita.kernels import KERNELS
 from partita.networks.layers import QKNorm, Rotary, normalised
@@ -26,7 +26,11 @@ CALL_PAIRS = 2048  # what one more kernel call costs on a CPU, in pairs of a que
 
 @dataclass
 class KeyValueCache:
-    """Keys and values of the tokens that one causal layer has seen, in preallocated memory."""
+    """Keys and values of the tokens that one layer has seen, in preallocated memory.
+
+    What a layer reads is added to what its cache holds, and reads all of it. A causal layer hides
+    later tokens; any other one lets all tokens that come at once read each other.
+    """
 
     keys: Float[Tensor, "B L H D"]
     values: Float[Tensor, "B L H D"]
@@ -40,6 +44,10 @@ class KeyValueCache:
         self.filled = end
         return self.keys[:, :end], self.values[:, :end]
 
+    def forget(self, filled: int) -> None:
+        """Keep the first tokens alone: the others were read for now, and are read anew later."""
+        self.filled = min(filled, self.filled)
+
 
 def attend(
     query: Float[Tensor, "*q H D"],
@@ -49,9 +57,9 @@ def attend(
 ) -> Float[Tensor, "*q H D"]:
     """softmax(q k^T / sqrt(D)) v under a layout. A query without keys gets zeros.
 
-    Under `Segments`, tokens may come packed [N, H, D] or as a rectangular batch [B, L, H, D].
+    Under `PackedLayout`, tokens may come packed [N, H, D] or as a rectangular batch [B, L, H, D].
     """
-    if isinstance(layout, Dense):
+    if isinstance(layout, DenseLayout):
         return _attend_dense(query, key, value, layout)
     kernel = query.is_cuda and query.dtype in (torch.float16, torch.bfloat16)
     if query.ndim == 4:
@@ -63,12 +71,12 @@ def attend(
         return _nothing_read(query, key, value)
     if kernel:
         return _attend_varlen(query, key, value, layout)
-    if not readable(query):  # one call of fixed shape: counting segments would wait for the GPU
+    if not readable(query):  # one call of fixed shape: counting sequences would wait for the GPU
         return _attend_padded(query, key, value, layout)
     return _attend_on_cpu(query, key, value, layout)
 
 
-def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: Dense) -> Tensor:
+def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: DenseLayout) -> Tensor:
     mask, causal = layout.mask, layout.causal
     past = key.shape[1] - query.shape[1]  # queries are the last of the keys (a cache)
     if causal and (past or mask is not None):  # kernels take a mask or causal order, not both
@@ -88,13 +96,13 @@ def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: Dense) -> T
     return attended.masked_fill(~mask.any(-1)[:, :, None, None], 0)
 
 
-def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
+def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
     if KERNELS and not layout.causal and not torch.is_grad_enabled():
         from partita.kernels.attention import attend_packed, fits
 
         if fits(query, key, value):
-            offsets = layout.query_offsets, layout.key_offsets
-            packed: Tensor = attend_packed(query, key, value, *offsets, layout.max_queries)
+            offsets = layout.cu_seqlens_q, layout.cu_seqlens_k
+            packed: Tensor = attend_packed(query, key, value, *offsets, layout.max_seqlen_q)
             return packed
     from torch.nn.attention.varlen import varlen_attn  # takes a second, which CPUs need not wait
 
@@ -102,49 +110,49 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: Segments) 
         query,
         key,
         value,
-        layout.query_offsets,
-        layout.key_offsets,
-        layout.max_queries,
-        layout.max_keys,
+        layout.cu_seqlens_q,
+        layout.cu_seqlens_k,
+        layout.max_seqlen_q,
+        layout.max_seqlen_k,
         window_size=(-1, 0) if layout.causal else (-1, -1),
     )
     assert isinstance(attended, Tensor)
     return attended
 
 
-def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
-    """Segments of a rectangular batch as a mask: the path for CPUs and for float32.
+def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
+    """PackedLayout of a rectangular batch as a mask: the path for CPUs and for float32.
 
-    It takes L keys per token at most; padding to the longest segment could take many times that
+    It takes L keys per token at most; padding to the longest sequence could take many times that
     where one document is long and the others are short.
     """
     batch, length = query.shape[:2]
-    segment = segment_at(layout.query_offsets, batch * length).view(batch, length)
-    mask = segment[:, :, None] == segment[:, None, :]
+    sequence = sequence_at(layout.cu_seqlens_q, batch * length).view(batch, length)
+    mask = sequence[:, :, None] == sequence[:, None, :]
     if layout.causal:
         mask = mask.tril()
-    return _attend_dense(query, key, value, Dense(mask))
+    return _attend_dense(query, key, value, DenseLayout(mask))
 
 
-def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
-    """Packed segments by the cheapest of three ways: no padding, padding, one call for each."""
-    queries, keys = layout.query_offsets.diff().tolist(), layout.key_offsets.diff().tolist()
+def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
+    """Packed sequences by the cheapest of three ways: no padding, padding, one call for each."""
+    queries, keys = layout.cu_seqlens_q.diff().tolist(), layout.cu_seqlens_k.diff().tolist()
     count, most_queries, most_keys = len(queries), max(queries), max(keys)
     if most_queries == min(queries) and most_keys == min(keys):
         q, k, v = (x.reshape(count, -1, *x.shape[1:]) for x in (query, key, value))
-        return _attend_dense(q, k, v, Dense(causal=layout.causal)).flatten(0, 1)
+        return _attend_dense(q, k, v, DenseLayout(causal=layout.causal)).flatten(0, 1)
     pairs = sum(q * k for q, k in zip(queries, keys, strict=True))
     if count * most_queries * most_keys <= pairs + count * CALL_PAIRS:
         return _attend_padded(query, key, value, layout)
     parts = torch.split(query, queries), torch.split(key, keys), torch.split(value, keys)
-    segments = zip(*parts, strict=True)
-    return torch.cat([_attend_segment(q, k, v, layout.causal) for q, k, v in segments])
+    sequences = zip(*parts, strict=True)
+    return torch.cat([_attend_sequence(q, k, v, layout.causal) for q, k, v in sequences])
 
 
-def _attend_segment(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+def _attend_sequence(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
     if query.numel() == 0 or key.numel() == 0:
         return _nothing_read(query, key, value)
-    return _attend_dense(query[None], key[None], value[None], Dense(causal=causal))[0]
+    return _attend_dense(query[None], key[None], value[None], DenseLayout(causal=causal))[0]
 
 
 def _nothing_read(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -152,22 +160,22 @@ def _nothing_read(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return torch.zeros_like(query) + 0 * (query.sum() + key.sum() + value.sum())
 
 
-def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: Segments) -> Tensor:
-    """Packed segments as a padded dense batch: the path for float32 on GPUs."""
-    query_slots, _ = _slots(layout.query_offsets, layout.max_queries)
-    key_slots, key_real = _slots(layout.key_offsets, layout.max_keys)
-    mask = key_real[:, None, :].expand(-1, layout.max_queries, -1)
-    if layout.causal:  # a segment's queries are the last of its keys
-        past = layout.key_offsets.diff() - layout.query_offsets.diff()
+def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
+    """Packed sequences as a padded dense batch: the path for float32 on GPUs."""
+    query_slots, _ = _slots(layout.cu_seqlens_q, layout.max_seqlen_q)
+    key_slots, key_real = _slots(layout.cu_seqlens_k, layout.max_seqlen_k)
+    mask = key_real[:, None, :].expand(-1, layout.max_seqlen_q, -1)
+    if layout.causal:  # a sequence's queries are the last of its keys
+        past = layout.cu_seqlens_k.diff() - layout.cu_seqlens_q.diff()
         within = torch.arange(max(mask.shape[1:]), device=mask.device)
         reach = within[: mask.shape[1], None] + past[:, None, None]
         mask = mask & (within[: mask.shape[2]] <= reach)
-    padded = _attend_dense(query[query_slots], key[key_slots], value[key_slots], Dense(mask))
+    padded = _attend_dense(query[query_slots], key[key_slots], value[key_slots], DenseLayout(mask))
     # Where each query stands in the table: no count of real entries has to be waited for.
-    place = torch.arange(len(query), device=query.device, dtype=layout.query_offsets.dtype)
-    segment = segment_at(layout.query_offsets, len(query)).clamp(max=len(padded) - 1)
-    within = (place - layout.query_offsets[segment]).clamp(max=layout.max_queries - 1)
-    return padded[segment, within]
+    place = torch.arange(len(query), device=query.device, dtype=layout.cu_seqlens_q.dtype)
+    sequence = sequence_at(layout.cu_seqlens_q, len(query)).clamp(max=len(padded) - 1)
+    within = (place - layout.cu_seqlens_q[sequence]).clamp(max=layout.max_seqlen_q - 1)
+    return padded[sequence, within]
 
 
 def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.errors import require
 
 if TYPE_CHECKING:
-    pass
+    from partita.networks.attention import KeyValueCache
 
 
 class NetworkConfig:
@@ -82,7 +82,7 @@ class Network(AnyNetwork, ABC):
     """Tokens (and a scalar, a label) to logits at the queried positions.
 
     A network that only knows dense batches may leave `layout` out: it is passed where it is not
-    the default.
+    the default. A scalar is a row's, or where the network can take it, one for each token.
     """
 
     causal: bool = False
@@ -94,11 +94,37 @@ class Network(AnyNetwork, ABC):
         tokens: Int[Tensor, "B L"],
         *,
         queries: Queries,
-        scalar: Float[Tensor, "B"] | None = None,
+        scalar: Float[Tensor, "B"] | Float[Tensor, "B L"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
         """Logits at the queries."""
+
+
+class CachingNetwork(Network, ABC):
+    """A network that goes on from tokens that it has read before, and knows where tokens stand."""
+
+    @abstractmethod
+    def new_caches(self, batch: int) -> list[KeyValueCache]:
+        """Empty caches, one for each layer, for `batch` sequences of the network's length."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        tokens: Int[Tensor, "B N"],
+        *,
+        queries: Queries,
+        scalar: Float[Tensor, "B"] | Float[Tensor, "B N"] | None = None,
+        label: Int[Tensor, "B"] | None = None,
+        layout: Layout = DENSE,
+        positions: Int[Tensor, "N"] | None = None,
+        caches: list[KeyValueCache] | None = None,
+    ) -> Float[Tensor, "M V"]:
+        """Logits at the queries; `caches` hold earlier tokens, and are given these.
+
+        `positions` say where the tokens stand in their sequence: after what the caches hold,
+        unless given. (A row may hold a sequence twice, noisy and clean.)
+        """
 
 
 class PartitionNetwork(AnyNetwork, ABC):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from partita.contracts.layouts import DENSE
-from partita.errors import require
 from partita.networks.attention import KeyValueCache
-from partita.networks.conditions import Told
+from partita.networks.conditions import RowCondition
 from partita.networks.kind_options import KindOptions
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.transformer import Transformer
@@ -31,14 +29,6 @@ class CausalTransformer(Transformer):
         )
         super().__init__(config)
 
-    def new_caches(self, batch: int) -> list[KeyValueCache]:
-        """Empty caches for `batch` sequences of the network's full length."""
-        config, weight = self.config, self.embed.weight
-        shape = (batch, config.length, config.heads, config.width // config.heads)
-        return [
-            KeyValueCache(weight.new_empty(shape), weight.new_empty(shape)) for _ in self.blocks
-        ]
-
     def extend(
         self,
         tokens: Int[Tensor, "B N"],
@@ -46,14 +36,6 @@ class CausalTransformer(Transformer):
         label: Int[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B V"]:
         """Feed the next tokens; logits of the one that follows them."""
-        past = caches[0].filled
-        end = past + tokens.shape[1]
-        require(
-            end <= self.config.length,
-            "length",
-            f"{end} tokens do not fit the network's {self.config.length}",
-        )
-        positions = torch.arange(past, end, device=tokens.device)
-        hidden, condition = self._trunk(tokens, None, label, DENSE, positions, caches)
-        assert not isinstance(condition, Told), "rows of a batch, not packed tokens"
+        hidden, condition = self._trunk(tokens, None, label, DENSE, None, caches)
+        assert not isinstance(condition, RowCondition), "rows of a batch, not packed tokens"
         return self._project(hidden[:, -1], None if condition is None else condition[:, 0])

@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.contracts.layouts import Segments
-from partita.contracts.ragged import Ragged
+from partita.contracts.layouts import PackedLayout
+from partita.contracts.packed import PackedTokens
 from partita.errors import require
-from partita.networks.conditions import Condition, Told, through
+from partita.networks.conditions import Condition, RowCondition, through
 from partita.networks.kind_options import KindOptions
 from partita.networks.layers import NORMS, modulate, zero_linear
 from partita.networks.options import TransformerConfig, refuse_options
@@ -33,9 +33,9 @@ class Answer(NamedTuple):
     """What the network says of a state."""
 
     logits: Float[Tensor, "M V"]
-    """Of clean tokens, at the places that were asked for."""
+    """Of clean tokens, at the queried positions."""
     gaps: Float[Tensor, "G"]
-    """How many tokens are expected to be missing in each gap, packed as in `Ragged.with_ends`."""
+    """How many tokens are expected to be missing in each gap, in the order of `with_ends`."""
     counts: Float[Tensor, "G counts"] | None
     """Logits over the numbers of missing tokens; None for a head that has the expectation alone."""
 
@@ -105,19 +105,21 @@ class FlexibleTransformer(Transformer):
 
     def forward(  # type: ignore[override]
         self,
-        text: Ragged,
+        text: PackedTokens,
         *,
         queries: Int[Tensor, "M"],
         scalar: Float[Tensor, "B"],
         label: Int[Tensor, "B"] | None = None,
     ) -> Answer:
-        """`queries` are places in the packed text whose clean tokens are asked for."""
+        """`queries` are indices in the packed text whose clean tokens are predicted."""
         ended, places, _ = text.with_ends(self.end_id)
-        layout = Segments.of_lengths(ended.lengths)
-        hidden, condition = self._trunk(ended.tokens, scalar, label, layout, None, None)
-        assert isinstance(condition, Told), "the network is told the time"
-        asked = places[queries]
-        logits = self._project(hidden[asked], condition[asked])
+        longest = int(ended.lengths.max()) if ended.count else 0
+        layout = PackedLayout(ended.cu_seqlens, ended.cu_seqlens, longest, longest)
+        positions = ended.position_ids
+        hidden, condition = self._trunk(ended.tokens, scalar, label, layout, positions, None)
+        assert isinstance(condition, RowCondition), "the network is told the time"
+        queried = places[queries]
+        logits = self._project(hidden[queried], condition[queried])
         return Answer(logits, *self.gap_head(hidden, condition))
 
 

@@ -72,21 +72,21 @@ class GroupSwap(nn.Module):
         return torch.cat(list(halves), dim=-1)
 
     def summary(
-        self, memory: Float[Tensor, "N M"], segments: Int[Tensor, "N"], count: int
+        self, memory: Float[Tensor, "N M"], sequence_ids: Int[Tensor, "N"], count: int
     ) -> Float[Tensor, "S M"] | None:
-        """The mean or the logsumexp of each segment's tokens; 0 for an empty one."""
+        """The mean or the logsumexp of each sequence's tokens; 0 for an empty one."""
         if self.mode not in ("mean", "logsumexp"):
             return None
         x = memory.float()
         zeros = x.new_zeros(count, x.shape[-1])
-        sizes = x.new_zeros(count).index_add(0, segments, torch.ones_like(x[:, 0]))
+        sizes = x.new_zeros(count).index_add(0, sequence_ids, torch.ones_like(x[:, 0]))
         if self.mode == "mean":
-            means = zeros.index_add(0, segments, x) / sizes.clamp(min=1)[:, None]
+            means = zeros.index_add(0, sequence_ids, x) / sizes.clamp(min=1)[:, None]
             return means.to(memory.dtype)
         # Take out each channel's largest value, so that no exponential overflows.
-        index = segments[:, None].expand_as(x)
+        index = sequence_ids[:, None].expand_as(x)
         largest = zeros.scatter_reduce(0, index, x.detach(), "amax", include_self=False)
-        sums = zeros.index_add(0, segments, (x - largest[segments]).exp())
+        sums = zeros.index_add(0, sequence_ids, (x - largest[sequence_ids]).exp())
         logs = sums.clamp(min=torch.finfo(x.dtype).tiny).log() + largest
         return torch.where(sizes[:, None] > 0, logs, 0).to(memory.dtype)
 

@@ -61,8 +61,7 @@ class TransformerOptions:
     """Columns of the grid that positions fill row by row (images); 0 for a line. Rotary positions
     then turn half of the channels with the row and half with the column."""
     registers: int = 0
-    """Learned tokens without a position that all others may read, and that nobody predicts; of a
-    partition network, as many for each group."""
+    """Learned tokens without a position that all others may read, and that nobody predicts."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", dict(self.options or {}))  # null is nothing

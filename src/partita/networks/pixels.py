@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from partita.contracts.layouts import DENSE, Dense, Layout, Queries
+from partita.contracts.layouts import DENSE, DenseLayout, Layout, Queries
 from partita.errors import require
 from partita.networks.base import Network
 from partita.networks.kind_options import PixelOptions
@@ -81,6 +81,6 @@ class PixelTrunk(Trunk, Network):
         length = self.config.length
         problem = f"of shape {list(tokens.shape)} are no images of {length} tokens"
         require(tokens.ndim == 2 and tokens.shape[1] == length, "tokens", problem)
-        plain = isinstance(layout, Dense) and layout.mask is None and not layout.causal
+        plain = isinstance(layout, DenseLayout) and layout.mask is None and not layout.causal
         problem = "this network reads whole images, in which every token may read every other"
         require(plain, "layout", problem, "leave padding and documents to network.kind transformer")

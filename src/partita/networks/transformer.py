@@ -14,19 +14,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partita.contracts.layouts import DENSE, Dense, Layout, Queries, Segments
+from partita.contracts.layouts import DENSE, DenseLayout, Layout, PackedLayout, Queries
+from partita.contracts.packed import NOWHERE, PackedBatch, unsorted
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
-from partita.networks.base import Network
+from partita.networks.base import CachingNetwork
 from partita.networks.blocks import Block, initialise
-from partita.networks.conditions import Condition, Told
+from partita.networks.conditions import Condition, RowCondition
 from partita.networks.kind_options import KindOptions, TokenOptions
 from partita.networks.options import TransformerConfig
-from partita.networks.registers import NOWHERE, Joined
 from partita.networks.trunk import Trunk
 
 
-class Transformer(Trunk, Network):
+class Transformer(Trunk, CachingNetwork):
     """Tokens (and positions, a scalar, a label) to logits."""
 
     recordable = True
@@ -44,19 +44,24 @@ class Transformer(Trunk, Network):
         tokens: Int[Tensor, "*tokens"],
         *,
         queries: Queries | None = None,
-        scalar: Float[Tensor, "B"] | None = None,
+        scalar: Float[Tensor, "B"] | Float[Tensor, "B L"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
+        positions: Int[Tensor, "N"] | None = None,
+        caches: list[KeyValueCache] | None = None,
         project: bool = True,
     ) -> Float[Tensor, "*out V"]:
         """Logits at every token, or at the queried ones alone (the projection runs on those).
 
         With `project=False` what the head reads, in place of the logits.
 
-        Tokens are [B, L], or packed [N] with a `Segments` layout. A scalar and a label belong to a
-        row, or to a segment of packed tokens.
+        Tokens are [B, L], or packed [N] with a `PackedLayout`. A scalar and a label belong to
+        a row, or to a sequence of packed tokens; a scalar may also be one for each token of a row.
+
+        `positions` say where the tokens stand in their sequences, if not one after the other. With
+        `caches`, tokens read what those hold as well, and are added to it.
         """
-        hidden, condition = self._trunk(tokens, scalar, label, layout, positions=None, caches=None)
+        hidden, condition = self._trunk(tokens, scalar, label, layout, positions, caches)
         if queries is not None:
             hidden = hidden[queries.rows, queries.positions]
             condition = self._of_queries(condition, queries)
@@ -71,12 +76,14 @@ class Transformer(Trunk, Network):
         positions: Tensor | None,
         caches: list[KeyValueCache] | None,
     ) -> tuple[Tensor, Condition | None]:
-        if isinstance(layout, Segments):
+        if isinstance(layout, PackedLayout):
             layout.check(tokens)
+        if caches is not None:
+            self._check_caches(tokens, layout, caches)
         if self.causal:
             layout = replace(layout, causal=True)
         if positions is None:
-            positions = self._positions(tokens, layout)
+            positions = self._positions(tokens, layout, 0 if caches is None else caches[0].filled)
         condition = self._conditions(tokens, scalar, label, layout)
         x = self.embed(tokens)
         if self.places is not None:
@@ -105,65 +112,99 @@ class Transformer(Trunk, Network):
     def _among_registers(
         self, x: Tensor, positions: Tensor, layout: Layout, condition: Condition | None
     ) -> Tensor:
-        """All blocks, with registers after each row, or after each segment of a cut one."""
+        """All blocks, with registers after each row, or after each sequence of a cut one."""
         assert self.registers is not None
         each = self.config.registers
-        if isinstance(layout, Dense):
+        if isinstance(layout, DenseLayout):
             problem = "a mask does not say what the network's registers may read"
-            require(layout.mask is None, "layout", problem, "use Segments, or no registers")
+            require(layout.mask is None, "layout", problem, "use PackedLayout, or no registers")
             added = self.registers.expand(x.shape[0], -1, -1).to(x.dtype)
+            if isinstance(condition, Tensor) and condition.shape[1] > 1:  # each token has its own
+                condition = torch.cat([condition, condition[:, :1].expand(-1, each, -1)], 1)
             nowhere = F.pad(positions, (0, each), value=NOWHERE)
             return self._through(torch.cat([x, added], 1), nowhere, layout, condition)[:, :-each]
         shape, x = x.shape, x.reshape(-1, x.shape[-1])
-        count = layout.query_offsets.numel() - 1
-        joined = Joined.of(layout.segment_of_query(), count, each)
-        added = self.registers.repeat(count, 1).to(x.dtype)
+        sequences = layout.sequence_ids()
+        rows = sequences if condition is None else self._rows(condition, shape)
+        # A register has the condition of the first token of its sequence.
+        first = layout.cu_seqlens_q[:-1].clamp(max=len(x) - 1)
         positions = positions.expand(shape[:-1]).flatten()
-        nowhere = positions.new_full((len(added),), NOWHERE)
-        if condition is not None:  # a register is told what the first token of its segment is
-            rows = self._rows(condition, shape)
-            first = layout.query_offsets[:-1].clamp(max=len(x) - 1).repeat_interleave(each)
-            vectors = condition.vectors if isinstance(condition, Told) else condition.flatten(0, 1)
-            condition = Told(vectors, joined.join(rows, rows[first]))
-        hidden = self._through(
-            joined.join(x, added),
-            joined.join(positions, nowhere),
-            joined.layout(layout),
-            condition,
+        packed = PackedBatch(
+            layout.cu_seqlens_q, layout.max_seqlen_q, sequences, positions, Queries(rows, positions)
         )
-        return joined.split(hidden, len(x)).view(shape)
+        joint, order = packed.with_registers(each, rows[first])
+        if condition is not None:
+            vectors = (
+                condition.vectors
+                if isinstance(condition, RowCondition)
+                else condition.flatten(0, 1)
+            )
+            condition = RowCondition(vectors, joint.indices.rows)
+        added = self.registers.repeat(layout.count, 1).to(x.dtype)
+        hidden = self._through(
+            torch.cat([x, added])[order], joint.position_ids, joint.reading(joint), condition
+        )
+        return unsorted(hidden, order)[: len(x)].view(shape)
 
     @staticmethod
     def _of_queries(condition: Condition | None, queries: Queries) -> Condition | None:
-        """What queried tokens of a rectangular batch are told."""
-        if condition is None or isinstance(condition, Told):
+        """The conditions of queried tokens of a rectangular batch."""
+        if condition is None or isinstance(condition, RowCondition):
             return condition
-        return Told(condition[:, 0], queries.rows)
+        each = condition.shape[1]  # one for a row, or one for each of its tokens
+        if each == 1:
+            return RowCondition(condition[:, 0], queries.rows)
+        return RowCondition(condition.flatten(0, 1), queries.rows * each + queries.positions)
 
     @staticmethod
     def _rows(condition: Condition, shape: torch.Size) -> Tensor:
         """Which vector each token has, as a flat index."""
-        if isinstance(condition, Told):
+        if isinstance(condition, RowCondition):
             return condition.rows
-        numbers = torch.arange(shape[0], device=condition.device)
-        return numbers.repeat_interleave(shape[1])
+        rows, each = condition.shape[:2]
+        numbers = torch.arange(rows * each, device=condition.device)
+        return numbers if each == shape[1] else numbers.repeat_interleave(shape[1])
 
-    def _positions(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def new_caches(self, batch: int) -> list[KeyValueCache]:
+        """Empty caches for `batch` sequences of the network's full length."""
+        config, weight = self.config, self.embed.weight
+        shape = (batch, config.length, config.heads, config.width // config.heads)
+        return [
+            KeyValueCache(weight.new_empty(shape), weight.new_empty(shape)) for _ in self.blocks
+        ]
+
+    def _check_caches(self, tokens: Tensor, layout: Layout, caches: list[KeyValueCache]) -> None:
+        """Refuse what cannot be kept: a cache holds rows of tokens, one after the other."""
+        problem = "stand at the end, where a cache goes on"
+        require(self.registers is None, "network.registers", problem, "use none")
+        dense = isinstance(layout, DenseLayout) and tokens.ndim == 2
+        require(dense, "layout", "packed tokens have no cache", "give each sequence a row")
+        end = caches[0].filled + tokens.shape[1]
+        problem = f"{end} tokens do not fit the network's {self.config.length}"
+        require(end <= self.config.length, "length", problem)
+
+    def _positions(self, tokens: Tensor, layout: Layout, past: int) -> Tensor:
         # On a line, rotary attention sees differences alone: documents in a row need no count of
         # their own. On a grid they do, as they begin anywhere in a row of it, and so they do where
         # registers, which no position turns, tell how far from position 0 a token stands.
         absolute = self.places is not None or self.registers is not None
         relative = not self.config.grid and not absolute
-        if isinstance(layout, Segments) and (tokens.ndim == 1 or not relative):
-            return layout.query_positions().view(tokens.shape)
-        return torch.arange(tokens.shape[-1], device=tokens.device)
+        if isinstance(layout, PackedLayout) and (tokens.ndim == 1 or not relative):
+            return layout.position_ids().view(tokens.shape)
+        return torch.arange(past, past + tokens.shape[-1], device=tokens.device)
 
     def _conditions(
         self, tokens: Tensor, scalar: Tensor | None, label: Tensor | None, layout: Layout
     ) -> Condition | None:
-        """One vector per row, shaped to broadcast over the tokens, or per packed segment."""
-        if isinstance(layout, Segments) and tokens.ndim == 1:
-            vectors = self.condition(scalar, label, layout.query_offsets.numel() - 1)
-            return None if vectors is None else Told(vectors, layout.segment_of_query())
+        """A vector for each row, which broadcasts over its tokens, for each token, or sequence."""
+        if isinstance(layout, PackedLayout) and tokens.ndim == 1:
+            vectors = self.condition(scalar, label, layout.count)
+            return None if vectors is None else RowCondition(vectors, layout.sequence_ids())
+        if scalar is not None and scalar.ndim == 2:
+            problem = f"has the shape {list(scalar.shape)}, tokens have {list(tokens.shape)}"
+            require(scalar.shape == tokens.shape, "time", problem, "give one for each row or token")
+            labels = None if label is None else label.repeat_interleave(tokens.shape[1])
+            vectors = self.condition(scalar.flatten(), labels, tokens.numel())
+            return None if vectors is None else vectors.view(*tokens.shape, -1)
         vectors = self.condition(scalar, label, tokens.shape[0])
         return None if vectors is None else vectors[:, None]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from partita.contracts.packed import NOWHERE
 from partita.devices import readable
 from partita.errors import require
 from partita.kernels import KERNELS
@@ -18,7 +19,6 @@ from partita.networks.kind_options import WHERE, KindOptions
 from partita.networks.layers import NORMS, Conditioning, Rotary, modulate, zero_linear
 from partita.networks.levels import mixture_log_probabilities
 from partita.networks.options import TransformerConfig
-from partita.networks.registers import NOWHERE
 
 EMBEDDING_STD = 1.0  # no smaller than what blocks add: tokens are heard from the start
 
@@ -31,9 +31,6 @@ class Trunk(nn.Module):
 
     fused: bool | None = None
     """Whether a loss takes `project=False`, and never holds all logits; on GPUs unless told."""
-
-    groups: int = 1
-    """How many sets of registers there are."""
 
     Options: ClassVar[type[KindOptions]] = KindOptions
     """What it reads in `network.options`."""
@@ -55,8 +52,8 @@ class Trunk(nn.Module):
         self.config = config
         self.options = self.Options.of(config, type(self).__name__)
         self._check_levels()
-        sets = self.groups * config.registers
-        self.registers = nn.Parameter(torch.empty(sets, config.width)) if sets else None
+        registers = torch.empty(config.registers, config.width)
+        self.registers = nn.Parameter(registers) if config.registers else None
         learned = self.options.learned
         self.places = nn.Parameter(torch.empty(config.length, config.width)) if learned else None
         self.embed = nn.Embedding(config.vocab_size, config.width)
@@ -106,8 +103,8 @@ class Trunk(nn.Module):
 
     def _rotary(self, positions: Tensor, head_width: int) -> Rotary:
         """Learned positions leave rotary attention nothing to tell."""
-        told = positions if self.places is None else torch.full_like(positions, NOWHERE)
-        return Rotary.at(told, head_width, self.config.rotary_base, self.config.grid)
+        turned = positions if self.places is None else torch.full_like(positions, NOWHERE)
+        return Rotary.at(turned, head_width, self.config.rotary_base, self.config.grid)
 
     def _run(self, block: nn.Module, *inputs: Any) -> Tensor:
         """A block, whose activations are computed again for the gradient under `recompute`."""
@@ -120,6 +117,8 @@ class Trunk(nn.Module):
     def condition(self, scalar: Tensor | None, label: Tensor | None, count: int) -> Tensor | None:
         """One vector for each of `count` rows; None if the network has no conditions."""
         self._check_condition(scalar, label)
+        problem = "has a number for each token, but this network takes one for each row"
+        require(scalar is None or scalar.ndim == 1, "time", problem)
         if self.conditioning is None:
             return None
         vectors: Tensor = self.conditioning(scalar, label, count)

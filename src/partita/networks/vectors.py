@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from partita.contracts.layouts import DENSE, Layout, Segments
+from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.errors import require_int
 from partita.networks.base import AnyNetwork
 from partita.networks.blocks import Block, initialise
@@ -65,7 +65,7 @@ class VectorTransformer(Trunk, VectorNetwork):
         layout: Layout = DENSE,
     ) -> Float[Tensor, "B L V"]:
         """Logits at every position."""
-        if isinstance(layout, Segments):
+        if isinstance(layout, PackedLayout):
             layout.check(x[..., 0].long())
         vectors = self.condition(scalar, label, x.shape[0])
         condition = None if vectors is None else vectors[:, None]

@@ -59,7 +59,7 @@ def doubled_ends(index: Float[Tensor, "B"], last: Int64[Tensor, "B"] | int) -> F
     return torch.where((index == 0) | (index == last), 2.0, 1.0).to(index.dtype)
 
 
-def positive_time(time: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
+def positive_time(time: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
     """[0, 1) mirrored to (0, 1]: the weight at t = 0 is infinite, on an event of probability 0."""
     return 1 - time
 

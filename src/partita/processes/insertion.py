@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.schedules import Schedule
 
 
@@ -35,13 +35,16 @@ class State:
     packed as `text.with_ends` packs tokens, so that gap i is read where token i stands.
     """
 
-    text: Ragged
+    text: PackedTokens
     hidden: Bool[Tensor, "N"]
     """Which of its tokens are masks."""
-    source: Int64[Tensor, "N"]
-    """The column of the batch that each token comes from."""
     gaps: Int64[Tensor, "G"]
     """How many tokens are missing in each gap."""
+
+    @property
+    def source(self) -> Int64[Tensor, "N"]:
+        """The column of the batch that each token comes from."""
+        return self.text.indices.positions
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,13 @@ class Interpolant:
         if kept is not None:
             there, clean = there | kept, clean | kept
         there, hidden = there & real, there & ~clean & real
-        text = Ragged.of(torch.where(hidden, mask_id, tokens), there)
+        text = PackedTokens.of(torch.where(hidden, mask_id, tokens), there)
         places = (real.cumsum(-1) - 1)[there]  # in the text, whatever stands between its tokens
         gaps = _missing(text, places, real.sum(-1))
-        return State(text, hidden[there], there.nonzero()[:, 1], gaps)
+        return State(text, hidden[there], gaps)
 
 
-def _missing(text: Ragged, places: Tensor, whole: Tensor) -> Int64[Tensor, "G"]:
+def _missing(text: PackedTokens, places: Tensor, whole: Tensor) -> Int64[Tensor, "G"]:
     """Tokens between neighbours that are there, or before the first, or after the last."""
     ended, at, ends = text.with_ends(0)
     position = torch.zeros_like(ended.tokens).index_copy(0, at, places).index_copy(0, ends, whole)

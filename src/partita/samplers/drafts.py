@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedBatch, PackedTokens
 from partita.errors import require
 from partita.samplers.canvas import Canvas
 
@@ -56,15 +56,15 @@ class Draft:
         places = torch.arange(self.open.shape[1], device=self.open.device)
         return self.open & (places <= self.lengths[:, None])
 
-    def text(self) -> Ragged:
+    def text(self) -> PackedTokens:
         """The same, packed."""
-        return Ragged.of(self.tokens, self.there)
+        return PackedTokens.of(self.tokens, self.there)
 
     def by_gap(self, packed: Tensor) -> Tensor:
         """One number for each gap of each text, as a rectangle; 0 beyond a text's end."""
         table = packed.new_zeros(self.open.shape)
-        gaps = Ragged(torch.zeros_like(packed, dtype=torch.int64), self.lengths + 1)
-        table[gaps.rows, gaps.positions] = packed
+        gaps = PackedBatch.of_lengths(self.lengths + 1, len(packed), table.shape[1])
+        table[gaps.indices] = packed
         return table
 
     def write(self, places: Bool[Tensor, "B L"], tokens: Int64[Tensor, "B L"]) -> None:
@@ -110,9 +110,8 @@ def fitting(
         torch.arange(counts.shape[1], device=counts.device).repeat(len(counts)), counts.flatten()
     )
     total = counts.sum(-1)
-    units = Ragged(gap, total)
+    rows, which = PackedBatch.of_lengths(total, len(gap), most).indices
     keys = u.masked_fill(torch.arange(most, device=u.device) >= total[:, None], torch.inf)
     kept = keys.argsort(-1).argsort(-1) < room.clamp(min=0)[:, None]
-    rows, which = units.rows, units.positions
     taken = kept[rows, which].long()
     return torch.zeros_like(counts).index_put((rows, gap), taken, accumulate=True)

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from partita.contracts.layouts import DENSE, Layout
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedTokens
 from partita.methods.contracts import (
     CausalModel,
     Chain,
@@ -181,16 +181,17 @@ class GuidedGrowth(Guided[FlexibleModel], FlexibleModel):
 
     def ask(
         self,
-        text: Ragged,
+        text: PackedTokens,
         t: Float[Tensor, "B"],
         queries: Int64[Tensor, "M"],
         label: Int64[Tensor, "B"] | None = None,
     ) -> tuple[Float[Tensor, "M V"], Answer]:
-        copies = Ragged(twice(text.tokens), twice(text.lengths))
+        lengths = twice(text.lengths)
+        copies = PackedTokens.of_texts(twice(text.tokens), lengths, text.max_seqlen)
         places = torch.cat([queries, queries + text.tokens.numel()])
         both, answer = self.model.ask(copies, twice(t), places, self._labels(label))
         weights = self._weights(1 - t)
-        log_probs = guide(*halves(both), weights[text.rows[queries], None])
+        log_probs = guide(*halves(both), weights[text.sequence_ids[queries], None])
         gaps = torch.repeat_interleave(weights, text.lengths + 1)
         return log_probs, self._missing(answer, gaps, log_probs)
 

@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from partita.contracts.ragged import Ragged
+from partita.contracts.packed import PackedBatch
 from partita.errors import require, require_int, require_positive
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
@@ -50,7 +50,7 @@ MOST_COMPETING = 32
 
 
 @dataclass(frozen=True)
-class Order:
+class RevealOrder:
     """Which masks are revealed first, and how many compete."""
 
     confidence: str | None
@@ -93,7 +93,7 @@ def insertion(
 
     `most` is how many masks a step may put into one gap, any number unless given.
     """
-    chosen, model, order = RULES[rule](), session.model, Order(confidence, window)
+    chosen, model, order = RULES[rule](), session.model, RevealOrder(confidence, window)
     if most is not None:
         require_int(most, "most")
     times = sampling_grid(grid, steps).to(canvas.tokens.device)
@@ -123,7 +123,7 @@ def _reveals(
     rule: Rule,
     log_probs: Float[Tensor, "M V"],
     step: Moment,
-    order: Order,
+    order: RevealOrder,
 ) -> tuple[Bool[Tensor, "B L"], Int64[Tensor, "B L"]]:
     """Which masks are revealed, and a token for every mask."""
     hidden = draft.hidden
@@ -162,8 +162,8 @@ def _insertions(
     problem = "the expected number of missing tokens is not finite"
     remedy = "the network's weights or inputs are broken"
     require(bool(answer.gaps.isfinite().all()), "logits", problem, remedy)
-    gaps = Ragged(torch.zeros_like(answer.gaps, dtype=torch.int64), draft.lengths + 1)
-    rows, places = gaps.rows, gaps.positions
+    gaps = PackedBatch.of_lengths(draft.lengths + 1, len(answer.gaps), draft.open.shape[1])
+    rows, places = gaps.indices
     noise, numbers = session.noise, (2 * step.index, 2 * step.index + 1)
     u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, places) for k in numbers], -1)
     packed = rule.inserted(session.model.process, step.t, step.s, answer, u)

@@ -26,9 +26,8 @@ from partita.training.engine import Engine
 from partita.training.throughput import flops_per_token
 
 SAMPLING = (("mdlm", "ancestral"), ("pgm", "ancestral"), ("pgm", "ordered"))
-TRAINING = (("mdlm", True), ("mdlm-complementary", True), ("pgm", False), ("pgm", True))
+TRAINING = {"mdlm": "mdlm", "mdlm-complementary": "mdlm-complementary", "pgm": "pgm, packed"}
 RATE = 1e-4  # of learning; what is timed does not depend on it
-_TRAINING_NAMES = {("pgm", False): "pgm, L x L masks", ("pgm", True): "pgm, packed"}
 
 
 def sampling_contestants(
@@ -71,7 +70,7 @@ def training_contestants(
     steps: int = 2,
     speeds: tuple[str, ...] = ("plain",),
 ) -> Iterator[Contestant]:
-    """Steps of MDLM, of its complementary form, and of PGM with masks and packed.
+    """Steps of MDLM, of its complementary form, and of PGM.
 
     "captured" launches the passes of a step as one graph; "compiled" has compiled blocks in it, and
     a loss that never holds all logits.
@@ -79,18 +78,13 @@ def training_contestants(
     rows = torch.randint(tokens, (batch_size, network.length), device=device)
     batch = Batch.of(rows)
     for speed in speeds:
-        for name, packed in TRAINING:
-            if speed != "plain" and not packed:
-                continue  # the oracle is there to be right
+        for name, shown in TRAINING.items():
             method: Any = _method(name, network, tokens, device)
-            if not packed:
-                method.network.packed = packed
             method.network.fused = speed == "compiled"
             engine = _engine(method, batch_size, device, speed)
             flops = flops_per_token(method, network.length) * rows.numel() * steps
-            named = _TRAINING_NAMES.get((name, packed), name)
             yield Contestant(
-                named if speeds == ("plain",) else f"{named}, {speed}",
+                shown if speeds == ("plain",) else f"{shown}, {speed}",
                 partial(_advance, engine, batch, steps),
                 partial(_advance, engine, batch, 2),
                 Work(flops, 0.0),

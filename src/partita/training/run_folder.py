@@ -28,6 +28,7 @@ from partita.files import format
 from partita.files.atomic import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
 from partita.models import checkpoints
 from partita.models.parts import config, tokenizer_files
+from partita.models.tensor_migration import migrated
 from partita.training.engine import Engine, state_prefix
 from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics
 
@@ -80,8 +81,11 @@ class RunFolder:
             f"{newest} is a model without the state to go on from",
         )
         step, seconds, metrics = _progress(newest)
-        averaged = format.read_tensors(newest / format.WEIGHTS)
-        training = format.read_tensors(newest / format.TRAINING)
+        version = format.version_of(newest)
+        averaged, training = (
+            migrated(format.read_tensors(newest / name), self.recipe, version)
+            for name in (format.WEIGHTS, format.TRAINING)
+        )
         _check_tensors(newest, engine, averaged, training)
         self.metrics = metrics
         engine.restore(averaged, training, step, seconds)

@@ -1,4 +1,4 @@
-"""What a captured step asks of a network: the logits of some positions, given what is visible."""
+"""The network in a captured step: logits at some positions, given what is visible."""
 
 from __future__ import annotations
 
@@ -12,80 +12,86 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.layouts import Queries
-from partita.execution.timetable import Stretch
-from partita.networks.packing import Owners, Packed
+from partita.execution.timetable import PackedSlots
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
 from partita.samplers.guidance import mix
 
 if TYPE_CHECKING:
-    from partita.execution.program import Board
+    from partita.execution.program import GraphBuffers
 
 
 @dataclass(frozen=True)
-class Pull:
+class GuidanceSpec:
     """Guidance: its weight, and the share of it for a share of revealed tokens."""
 
     weight: float
     share: Callable[[Tensor], Tensor]
 
-    def weights(self, board: Board) -> Float[Tensor, "B"]:
+    def weights(self, buffers: GraphBuffers) -> Float[Tensor, "B"]:
         """The weight of each row at this step."""
-        known = board.known[board.now][0].double() / max(1, board.order.shape[1] - 1)
+        known = buffers.known[buffers.now][0].double() / max(1, buffers.order.shape[1] - 1)
         return self.weight * self.share(known.clamp(0, 1))
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a step reads and asks for, to logits. Under guidance, both passes are one."""
+class StepForward:
+    """Visible and queried positions of a step to logits. Under guidance, both passes are one."""
 
     timed: bool
     network: Transformer | PartitionTransformer
     head: Float[Tensor, "rows W"]
     """The head's weights, padded to an even number of rows."""
-    pull: Pull | None = None
+    guidance: GuidanceSpec | None = None
 
-    def __call__(self, visible: Stretch, asked: Stretch, board: Board) -> Float[Tensor, "N V"]:
-        if self.pull is None:
-            vectors = self._vectors(board.canvas, visible, asked, board, board.label)
+    def __call__(
+        self, visible: PackedSlots, queried: PackedSlots, buffers: GraphBuffers
+    ) -> Float[Tensor, "N V"]:
+        if self.guidance is None:
+            vectors = self._vectors(buffers.canvas, visible, queried, buffers, buffers.label)
             return self._logits(vectors)
-        nobody = torch.full_like(board.label, self.network.config.classes)
+        nobody = torch.full_like(buffers.label, self.network.config.classes)
         both = self._vectors(
-            torch.cat([board.canvas, board.canvas]),
-            visible.twice(len(board.label)),
-            asked.twice(len(board.label)),
-            board,
-            torch.cat([board.label, nobody]),
+            torch.cat([buffers.canvas, buffers.canvas]),
+            visible.twice(len(buffers.label)),
+            queried.twice(len(buffers.label)),
+            buffers,
+            torch.cat([buffers.label, nobody]),
         )
         conditional, unconditional = self._logits(both).chunk(2)
-        weight = self.pull.weights(board)[asked.rows, None].to(conditional.dtype)
+        weight = self.guidance.weights(buffers)[queried.rows, None].to(conditional.dtype)
         # Normalised or not, the mixture of logits is that of log-probabilities up to a constant.
         return mix(conditional, unconditional, weight, laws=False)
 
     def _vectors(
-        self, tokens: Tensor, visible: Stretch, asked: Stretch, board: Board, label: Tensor
+        self,
+        tokens: Tensor,
+        visible: PackedSlots,
+        queried: PackedSlots,
+        buffers: GraphBuffers,
+        label: Tensor,
     ) -> Tensor:
         """What the head reads."""
         labels = label if self.network.config.classes else None
         if isinstance(self.network, PartitionTransformer):
-            return self._of_visible(self.network, tokens, visible, asked, labels)
-        told = board.told[board.now][0] if self.timed else None
-        if told is not None and len(tokens) > len(told):
-            told = torch.cat([told, told])
-        asked_of: dict[str, Any] = {
-            "queries": Queries(asked.rows, asked.positions),
-            "scalar": told,
+            return self._of_visible(self.network, tokens, visible, queried, labels)
+        scalar = buffers.scalars[buffers.now][0] if self.timed else None
+        if scalar is not None and len(tokens) > len(scalar):
+            scalar = torch.cat([scalar, scalar])
+        arguments: dict[str, Any] = {
+            "queries": Queries(queried.rows, queried.positions),
+            "scalar": scalar,
             "label": labels,
         }
-        vectors: Tensor = self.network(tokens, project=False, **asked_of)
+        vectors: Tensor = self.network(tokens, project=False, **arguments)
         return vectors
 
     @staticmethod
     def _of_visible(
         network: PartitionTransformer,
         tokens: Tensor,
-        visible: Stretch,
-        asked: Stretch,
+        visible: PackedSlots,
+        queried: PackedSlots,
         label: Tensor | None,
     ) -> Tensor:
         """A partition network reads what is visible, and nothing else.
@@ -95,10 +101,10 @@ class Answer:
         batch, length = tokens.shape
         return network.vectors(
             tokens.clamp(max=network.config.vocab_size - 1),
-            _packed(visible, length),
-            _packed(asked, length),
+            visible.batch(length),
+            queried.batch(length),
             network.condition(None, label, batch),
-            Owners(visible.owners, torch.zeros_like(visible.owners)),
+            visible.row_of_sequence,
         )
 
     def _logits(self, vectors: Tensor) -> Tensor:
@@ -109,10 +115,3 @@ class Answer:
             logits = logits[:, : len(head.weight)]
             return logits if head.bias is None else logits + head.bias
         return F.linear(vectors, head.weight, head.bias)
-
-
-def _packed(stretch: Stretch, length: int) -> Packed:
-    places = Queries(stretch.rows, stretch.positions)
-    offsets = stretch.offsets.to(torch.int32)
-    longest = min(length, len(stretch.rows))
-    return Packed(places, stretch.positions, stretch.segments, offsets, longest, stretch.rows)

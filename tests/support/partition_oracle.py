@@ -1,0 +1,68 @@
+"""The Partition Transformer with a mask for every pair of positions: what packing must agree with.
+
+It takes L x L masks where the library sorts tokens into sequences, and is there to be compared
+with: the same parameters, dense attention, nothing sorted.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from partita.contracts.layouts import DENSE, DenseLayout, Layout, Queries
+from partita.contracts.packed import NOWHERE, PackedBatch, places_of
+from partita.networks.conditions import RowCondition
+from partita.networks.partition import PartitionTransformer
+
+
+def both(
+    network: PartitionTransformer, *inputs: Tensor, packed: bool = True, **told
+) -> tuple[Tensor, Queries]:
+    """Logits of both groups and where they stand: by the network itself, or by masks."""
+    return network.both(*inputs, **told) if packed else both_by_masks(network, *inputs, **told)
+
+
+def both_by_masks(
+    network: PartitionTransformer,
+    tokens: Tensor,
+    groups: Tensor,
+    *,
+    real: Tensor | None = None,
+    scalar: Tensor | None = None,
+    label: Tensor | None = None,
+    layout: Layout = DENSE,
+) -> tuple[Tensor, Queries]:
+    """`PartitionTransformer.both`, computed densely."""
+    documents = PackedBatch.of_rows(tokens, layout)
+    number = documents.sequence_ids.view(tokens.shape)
+    positions = documents.position_ids.view(tokens.shape)
+    group, places = 2 * number + groups.long(), places_of(real, tokens)
+    condition = network.condition(scalar, label, tokens.shape[0])
+    readable = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+    x = network.embed(tokens.where(readable, 0))
+    read, group_read = positions, group
+    if network.registers is not None:
+        slots, there = _slots(number)
+        each = network.config.registers
+        added = network.registers.repeat(slots.shape[1], 1).expand(len(x), -1, -1)
+        slots, there = (y.repeat_interleave(each, 1) for y in (slots, there))
+        x = torch.cat([x, added.to(x.dtype)], 1)
+        read = F.pad(positions, (0, slots.shape[1]), value=NOWHERE)
+        group_read, readable = torch.cat([group, slots], 1), torch.cat([readable, there], 1)
+    same = (group_read[:, :, None] == group_read[:, None, :]) & readable[:, None, :]
+    other = (group[:, :, None] ^ 1 == group_read[:, None, :]) & readable[:, None, :]
+    vectors = None if condition is None else condition[:, None]
+    memory = network._encode(x, read, DenseLayout(same), vectors)
+    summary = network.swap.summary(memory[readable], group_read[readable], 2 * documents.count)
+    aggregate = None if summary is None else summary[group ^ 1]
+    hidden = network._decode(memory, read, positions, aggregate, DenseLayout(other), vectors)
+    conditioned = None if condition is None else RowCondition(condition, places.rows)
+    return network._project(hidden[places], conditioned), places
+
+
+def _slots(number: Tensor) -> tuple[Tensor, Tensor]:
+    """Both groups of every document of a row side by side, and which of them there are."""
+    low, high = number.amin(1, keepdim=True), number.amax(1, keepdim=True)
+    slots = 2 * low + torch.arange(2 * int((high - low).max() + 1), device=low.device)
+    return slots, slots <= 2 * high + 1
