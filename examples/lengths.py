@@ -19,7 +19,7 @@ from typing import Any
 from partita.errors import InputError
 from partita.evaluation.lengths import WIDTH, draw_lengths, shares, variation
 from partita.files.atomic import check_file, write_whole
-from partita.models.text_model import TextModel, load
+from partita.models.text_model import TextModel
 from partita.plotting import require_plots
 from partita.provenance import environment
 
@@ -60,7 +60,7 @@ def compared(options: argparse.Namespace, data: list[int]) -> dict[str, Any]:
     device = None
     for pad, names in ((None, options.flexible), (options.pad, options.padded)):
         for name in names:
-            model = load(name)
+            model = TextModel.from_pretrained(name)
             device = model.device
             groups[Path(name).name] = written(model, options.count, options.steps, pad)
     truth = shares(groups["data"])

@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    "commands.judging": "evaluation.judging",
     "data.options": "config.data",
     "data.reading": "files.reading",
     "downloads": "files.downloads",
@@ -36,6 +37,7 @@ MOVED = {
     "hub.format": "files.format",
     "hub.image_tokenizers": "data.saved_tokenizers",
     "methods.options": "config.method",
+    "models.parts": "models.assembling",
     "migration": "config.migration",
     "names": "files.names",
     "networks.layouts": "contracts.layouts",
@@ -50,7 +52,10 @@ MOVED = {
 """Old names to new ones, below `partita`."""
 
 
-NAMES = {("methods.base", "Loss"): "contracts.loss"}
+NAMES = {
+    ("methods.base", "Loss"): "contracts.loss",
+    ("models.text_model", "load"): "models.trained",
+}
 """Old places of what moved out of a module that is still there."""
 
 

@@ -17,7 +17,7 @@ from partita.errors import InputError, naming, require, require_int, require_see
 from partita.files.reading import reading
 from partita.models.default import NAME
 from partita.models.score import Score
-from partita.models.text_model import TextModel, load
+from partita.models.text_model import TextModel
 
 SHOWN = 48  # characters of a text in the table
 
@@ -82,7 +82,7 @@ def run(words: Sequence[str]) -> None:
     require(bool(texts), "texts", problem, remedy)
     source = "texts" if chosen.file is None else "--file"
     with naming(flags_of(Options, "model", "texts") | {"text": source}):
-        model = load(chosen.model, device=chosen.device)
+        model = TextModel.from_pretrained(chosen.model, device=chosen.device)
         full = model.flexible or all(texts)
         require(full, "texts", "one of them is empty", "leave it out")
         scores = model.score(

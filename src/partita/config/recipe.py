@@ -68,7 +68,7 @@ class Recipe:
         data, training = self.data, self.training
         method = METHODS[self.method.name]
         usual = "padded" if data.label else getattr(method, "default_rows", "packed")
-        rows = data.rows or ("whole" if self.tokenizer.of_images else usual)
+        rows = data.rows or self.tokenizer.kind.rows or usual
         longer = data.longer or ("refuse" if is_flexible(method) else None)
         data = dataclasses.replace(data, rows=rows, longer=longer)
         if training.steps is None and training.seconds is None:
@@ -90,15 +90,8 @@ class Recipe:
         )
 
     def check_data(self) -> None:
-        """Refuse a text or a set of images that is not there."""
-        if self.tokenizer.of_images:
-            self.data.image_set().check()
-        else:
-            pixels = self.data.path == "digits" and not Path(self.data.path).exists()
-            problem = f"{self.tokenizer.name} makes no tokens of images"
-            remedy = "give pixels, or the folder of a tokenizer that partita vq made"
-            require(not pixels, "tokenizer.name", problem, remedy)
-            self.data.corpus()
+        """Refuse data that are not there."""
+        self.tokenizer.kind.check(self.data, self.tokenizer)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as JSON has it."""

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from partita.data.any_tokenizer import TOKENIZERS
 from partita.data.image_tokenizers import (
-    IMAGE_TOKENIZERS,
     ImageTokenizer,
     Pixels,
     check_size,
@@ -27,7 +27,7 @@ from partita.networks.vq import VQConfig, VQNetwork
 BATCH = 256  # images at a time
 
 
-@IMAGE_TOKENIZERS.register("vq")
+@TOKENIZERS.register("vq")
 class VQTokenizer(ImageTokenizer):
     """One token for `factor` x `factor` pixels, in raster order: the code of a VQ network."""
 

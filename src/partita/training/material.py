@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from partita.config.recipe import Recipe
+from partita.data.any_tokenizer import AnyTokenizer
 from partita.data.batches import Order, documents_of
 from partita.data.checking import Progress
-from partita.data.image_sets import prepare_images
-from partita.data.image_tokenizers import ImageTokenizer
-from partita.data.kinds import AnyTokenizer, text_tokenizer
-from partita.data.prepare import prepare
+from partita.data.kinds import Preparing
 from partita.data.prepared import Prepared
 from partita.errors import InputError, require
 from partita.methods import METHODS
@@ -31,33 +28,19 @@ def tokens_of(
     progress: Callable[[int], None],
     checking: Progress | None = None,
 ) -> Prepared:
-    """The recipe's text or images as tokens, if its rows can be made of them.
+    """The recipe's data as tokens, if its rows can be made of them.
 
     `progress` and `checking` are called as by `prepare`. A `tokenizer`, that of a model which is
     trained further, takes the place of the recipe's.
     """
-    if recipe.tokenizer.of_images:
-        return prepare_images(
-            recipe.data.image_set(),
-            Path(recipe.data.cache),
-            recipe.tokenizer.name,
-            recipe.tokenizer.levels,
-            tokenizer,  # type: ignore[arg-type]
-            accept=accept,
-            examine=partial(_examine, recipe),
-            checking=checking,
-        )
-    return prepare(
-        recipe.data.corpus(),
-        Path(recipe.data.cache),
-        recipe.tokenizer.preparation(recipe.data),
-        progress,
-        None if tokenizer is None else text_tokenizer(tokenizer),
+    how = Preparing(
         accept=accept,
-        least=row_length(recipe) if recipe.data.rows == "packed" else 1,
         examine=partial(_examine, recipe),
+        progress=progress,
         checking=checking,
+        least=row_length(recipe) if recipe.data.rows == "packed" else 1,
     )
+    return recipe.tokenizer.kind.prepare(recipe.data, recipe.tokenizer, tokenizer, how)
 
 
 def orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
@@ -86,26 +69,21 @@ def _separator(recipe: Recipe, prepared: Prepared) -> int | None:
     """Where a model knows ends by itself, nothing has to stand between texts."""
     if not is_flexible(METHODS[recipe.method.name]):
         return None
-    return recipe.data.separator_tokens(text_tokenizer(prepared.tokenizer))
+    return recipe.tokenizer.kind.separator(recipe.data, prepared.tokenizer)
 
 
 def _examine(recipe: Recipe, prepared: Prepared) -> None:
     """Refuse tokens that the recipe cannot make its rows of."""
     _refuse_longer(recipe, prepared)
-    if isinstance(prepared.tokenizer, ImageTokenizer):
-        rows, columns = prepared.tokenizer.grid
-        grid, length = recipe.network.grid, recipe.network.length
-        problem = f"is {length}, but an image has {rows} x {columns} tokens"
-        remedy = f"give --network.length {rows * columns} --network.grid {columns}"
-        require(length == rows * columns, "network.length", problem, remedy)
-        problem = f"is {grid}, but an image has {columns} columns of tokens"
-        require(grid in (0, columns), "network.grid", problem, f"give {columns}")
+    kind = recipe.tokenizer.kind
+    kind.check_network(prepared.tokenizer, recipe.network.length, recipe.network.grid)
     classes, told = prepared.train.classes, recipe.network.classes
-    if recipe.tokenizer.of_images and told == 0:  # pictures may be drawn without a label
+    if told == 0 and not kind.labels_are_learned:
         return
     few = ", ".join(classes[:_SHOWN]) + (", ..." if len(classes) > _SHOWN else "")
-    each = "images" if recipe.tokenizer.of_images else "documents"
-    found = f"the {each} have {len(classes)} ({few})" if classes else f"none of the {each} has one"
+    all_of_them = f"the {kind.each}s"
+    found = f"{all_of_them} have {len(classes)} ({few})"
+    found = found if classes else f"none of {all_of_them} has one"
     remedy = "leave it out, or say with data.label what they are"
     remedy = f"give --network.classes {len(classes)}" if classes else remedy
     problem = f"is {told}, but {found}"

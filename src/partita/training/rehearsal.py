@@ -62,14 +62,7 @@ def _check_teacher(recipe: Recipe, method: object) -> None:
 def _check_rows(recipe: Recipe) -> None:
     """Refuse rows that the method cannot learn from, and choices that rows do not have."""
     rows, name = recipe.data.rows, recipe.method.name
-    if recipe.tokenizer.of_images:
-        problem = "is for text; the classes of images are their folders"
-        require(recipe.data.label is None, "data.label", problem, "leave it out")
-        require(rows == "whole", "data.rows", "images are whole rows", "leave it out")
-    else:
-        require(rows != "whole", "data.rows", "whole rows are for images", "leave it out")
-        of_pixels = "is for images of pixels; give --tokenizer.name pixels too"
-        require(recipe.tokenizer.levels is None, "tokenizer.levels", of_pixels)
+    recipe.tokenizer.kind.check_options(recipe.data, recipe.tokenizer)
     whole = not is_flexible(METHODS[name]) or rows == "padded"
     problem = f"{rows} rows have no ends of their own, and {name} learns where texts end"
     require(whole, "data.rows", problem, "leave it out, or give padded")

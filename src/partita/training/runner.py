@@ -25,8 +25,8 @@ from partita.errors import naming
 from partita.files.atomic import check_folder
 from partita.files.names import PREFIX, RUNS
 from partita.methods.base import is_flexible
-from partita.models.parts import build
-from partita.models.trained import TrainedModel, kind_of, load
+from partita.models.assembling import build, model_class
+from partita.models.trained import TrainedModel, load
 from partita.parallel import World, joined
 from partita.provenance import environment
 from partita.signals import ENDING, not_forgotten, stop
@@ -268,7 +268,8 @@ def _preview(engine: Engine, run: RunFolder) -> list[str] | Tensor:
     samples: list[str] | Tensor = []
     if engine.world.first:
         method = build(run.recipe, run.tokenizer, weights, run.folder).to(engine.world.device)
-        samples = kind_of(run.tokenizer)(method, run.tokenizer, run.recipe).sample(count)
+        model = model_class(run.tokenizer)(method, run.tokenizer, run.recipe)
+        samples = model.preview(count)
     engine.world.wait()
     return samples
 

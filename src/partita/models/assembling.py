@@ -1,4 +1,7 @@
-"""From files to a method, a tokenizer and a recipe, none of which is trusted."""
+"""From the files of a folder to a model; nothing in them is trusted.
+
+The tokenizer says what data the model is of, and so its class.
+"""
 
 from __future__ import annotations
 
@@ -15,36 +18,19 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from partita.config.migration import saved_recipe, stamped
+from partita.config.migration import saved_recipe
 from partita.config.recipe import Recipe
-from partita.data.image_tokenizers import ImageTokenizer
-from partita.data.kinds import AnyTokenizer, any_tokenizer
+from partita.data.known_tokenizers import AnyTokenizer, any_tokenizer
 from partita.errors import InputError, require
 from partita.files import format
 from partita.methods import METHODS
-from partita.version import __version__
+from partita.models import image_model, text_model  # noqa: F401 - they register
+from partita.models.card import terms_of
+from partita.models.trained import MODELS, TrainedModel
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FEW_BLOCKS = 64
 _LONGEST = 1 << 24  # tokens; the one size that the weights do not bear out
-
-
-def config(recipe: Recipe, tokenizer: AnyTokenizer, provenance: dict[str, Any]) -> dict[str, Any]:
-    """What `config.json` holds."""
-    return {
-        "library": "partita",
-        "version": __version__,
-        "tokens": tokenizer.vocab_size,
-        **stamped(recipe.to_dict()),
-        "provenance": provenance,
-    }
-
-
-def tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, Any]:
-    """The files that hold a tokenizer: a description, and tensors if it has some."""
-    tensors = tokenizer.tensors() if isinstance(tokenizer, ImageTokenizer) else {}
-    files: dict[str, Any] = {format.TOKENIZER: tokenizer.describe()}
-    return files | ({format.TOKENIZER_TENSORS: tensors} if tensors else {})
 
 
 def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
@@ -52,6 +38,19 @@ def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
     format.check_finite(folder / format.TOKENIZER_TENSORS, copies)
     return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
+
+
+def assembled(folder: Path, device: torch.device) -> TrainedModel:
+    """The model of a folder. Every file is checked first."""
+    parts = read(folder)
+    return model_class(parts.tokenizer)(
+        parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance, terms_of(folder)
+    )
+
+
+def model_class(tokenizer: AnyTokenizer) -> type[TrainedModel]:
+    """The class of the models whose data a tokenizer is for."""
+    return MODELS[tokenizer.data]
 
 
 @dataclass(frozen=True)
