@@ -122,7 +122,7 @@ def run(words: Sequence[str]) -> None:
     with naming({"device": "--device"}):
         loaded, identity = load_any(chosen.model, chosen.device)
     modality = modality_of(loaded)
-    own = own_options(chosen, OWN, modality)
+    own = own_options(chosen, OWN, modality, chosen.asked())
     console = Terminal(stderr=chosen.json)
     results: dict[str, Any] = {
         "model": identity,

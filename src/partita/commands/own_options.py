@@ -1,16 +1,16 @@
 """Flags that modalities add to a verb: all of them are known, those of the model's own are taken.
 
-Which modality a model is of is known when it is read, but what is wrong with a flag is said before
-that wherever it is wrong for all modalities that have it.
+Which modality a model is of is known when it is read. What is wrong with flags that only one
+modality has is said before that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
-from partita.errors import InputError, require
+from partita.errors import require
 from partita.modalities import MODALITIES, Modality
 from partita.modalities.base import OwnOptions
 
@@ -27,39 +27,32 @@ def with_own(common: type[C], verb: str) -> type[C]:
     return cast("type[C]", dataclass(frozen=True, kw_only=True)(made))
 
 
-def own_options(chosen: object, verb: str, modality: Modality[Any]) -> OwnOptions:
+def own_options(chosen: object, verb: str, modality: Modality[Any], asked: object) -> OwnOptions:
     """The options that a modality adds, as they were given; those of others are refused."""
     for name in given(chosen, verb):
         has = [kind for kind in MODALITIES if name in _names(getattr(MODALITIES[kind], verb))]
         problem = f"is for {' and '.join(has)}, and this is a model of {modality.name}"
         require(modality.name in has, f"--{name}", problem, "leave it out")
     kind: type[OwnOptions] = getattr(modality, verb)
-    return kind(**{name: getattr(chosen, name) for name in _names(kind)})
+    own = kind(**{name: getattr(chosen, name) for name in _names(kind)})
+    own.check(asked)
+    return own
 
 
 def check_own(
     chosen: object, verb: str, asked: object, modalities: Iterable[str] = MODALITIES
 ) -> None:
-    """Refuse flags that are wrong for every modality that has them all."""
-    flags, errors = given(chosen, verb), list[InputError]()
-    for modality in sorted(modalities, key=lambda name: name != "text"):
-        kind: type[OwnOptions] = getattr(MODALITIES[modality], verb)
-        if not flags <= _names(kind):
-            continue
-        try:
-            kind(**{name: getattr(chosen, name) for name in _names(kind)}).check(asked)
-        except InputError as error:
-            errors.append(error)
-        else:
-            return
-    if errors:
-        raise errors[0]
+    """Refuse flags that only one modality has all of, if they are wrong there."""
+    flags = given(chosen, verb)
+    having = [name for name in modalities if flags <= _names(getattr(MODALITIES[name], verb))]
+    if len(having) == 1:
+        own_options(chosen, verb, MODALITIES[having[0]], asked)
 
 
 def given(chosen: object, verb: str) -> set[str]:
     """The flags of modalities that are not as they are unless given."""
     kinds = [getattr(MODALITIES[name], verb) for name in MODALITIES]
-    own = [field for kind in kinds for field in fields(kind) if field.default is not MISSING]
+    own = [field for kind in kinds for field in fields(kind)]
     return {field.name for field in own if getattr(chosen, field.name) != field.default}
 
 

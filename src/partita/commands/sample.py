@@ -134,7 +134,7 @@ def run(words: Sequence[str]) -> None:
     with naming(chosen.names()):
         model = load(chosen.model, device=chosen.device)
         modality = modality_of(model)
-        own = own_options(chosen, OWN, modality)
+        own = own_options(chosen, OWN, modality, chosen.asked())
         with watched(console, model, chosen) as callback:
             drawn = modality.sample(model, replace(chosen.asked(), callback=callback), own)
     print_drawn(console, drawn, chosen.json, shown=chosen.show)

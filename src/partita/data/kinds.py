@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from partita.data.any_tokenizer import AnyTokenizer
 from partita.data.checking import Progress
@@ -18,6 +18,7 @@ from partita.data.prepared import Prepared
 from partita.registry import Registry
 
 
+@runtime_checkable
 class DataSettings(Protocol):
     """What a recipe says of its data, in the section `data`."""
 
@@ -44,6 +45,7 @@ class DataSettings(Protocol):
         """The data as texts."""
 
 
+@runtime_checkable
 class TokenizerSettings(Protocol):
     """What a recipe says of its tokenizer, in the section `tokenizer`."""
 
