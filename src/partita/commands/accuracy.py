@@ -69,7 +69,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "accuracy",
         "How often a model knows what is hidden, and how many bits the answer costs it. Masked\n"
@@ -92,8 +92,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    measure_accuracy(options(words))
+
+
+def measure_accuracy(chosen: Options) -> None:
     """Load, ask, print."""
-    chosen = options(words)
     with naming({"device": "--device"}):
         model, identity = load_identified(chosen.model, chosen.device)
     require_answering(model.method)

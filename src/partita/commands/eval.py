@@ -87,7 +87,7 @@ class Options(Manner):
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "eval",
         "Evaluate a model. On a text (any that `partita train` reads): bits per character and\n"
@@ -116,8 +116,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    evaluate(options(words))
+
+
+def evaluate(chosen: Options) -> None:
     """Load, measure, print."""
-    chosen = options(words)
     check_own(chosen, OWN, chosen.asked())
     with naming({"device": "--device"}):
         loaded, identity = load_any(chosen.model, chosen.device)

@@ -41,7 +41,7 @@ class Options(Drawing):
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for: of one word the text, of two the model and the text."""
+    """Parse the command line: one word is the text, two are the model and the text."""
     parser = _parser(OPTIONAL_MODEL)
     if count_places(parser, words) > 1:
         # Flags may stand between the two, where a parser that may do without the first goes wrong.
@@ -75,8 +75,12 @@ def _parser(model: str) -> ArgumentParser:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    infill(options(words))
+
+
+def infill(chosen: Options) -> None:
     """Load, fill in, print."""
-    chosen = options(words)
     known = MODALITIES if chosen.model is not None else [SHIPPED]
     check_own(chosen, OWN, chosen.asked(), known)
     console = Terminal(stderr=chosen.json)

@@ -25,7 +25,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "prepare",
         "Turn text or images into tokens on disk, once. Reads plain text, JSONL and Parquet,\n"
@@ -52,8 +52,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    prepare(options(words))
+
+
+def prepare(chosen: Options) -> None:
     """Prepare, with a counter of what has been read."""
-    chosen = options(words)
     data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
     require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
     console, kind = Terminal(), chosen.tokenizer.kind

@@ -105,7 +105,7 @@ class Options(Drawing):
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "sample",
         "Write texts with a trained model, or draw images with one of images (into --out).\n"
@@ -127,8 +127,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    sample(options(words))
+
+
+def sample(chosen: Options) -> None:
     """Load, sample, print."""
-    chosen = options(words)
     check_own(chosen, OWN, chosen.asked())
     console = Terminal(stderr=chosen.json)
     with naming(chosen.names()):

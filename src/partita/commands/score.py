@@ -55,7 +55,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "score",
         "The bound of texts under a model: at most so many bits does the model need for them.\n"
@@ -74,8 +74,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    score_texts(options(words))
+
+
+def score_texts(chosen: Options) -> None:
     """Load, score, print."""
-    chosen = options(words)
     texts = chosen.texts if chosen.file is None else read_lines(chosen.file)
     remedy = f"give some after the model (partita score {NAME} 'a text'), or --file"
     problem = f"there are none beside {chosen.model!r}, which is taken for the model"

@@ -33,13 +33,6 @@ _FEW_BLOCKS = 64
 _LONGEST = 1 << 24  # tokens; the one size that the weights do not bear out
 
 
-def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
-    tensors = format.read_tensors(folder / format.TOKENIZER_TENSORS) if has_tensors else {}
-    copies = {name: tensor.clone() for name, tensor in tensors.items()}
-    format.check_finite(folder / format.TOKENIZER_TENSORS, copies)
-    return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
-
-
 def assembled(folder: Path, device: torch.device) -> TrainedModel:
     """The model of a folder. Every file is checked first."""
     parts = read(folder)
@@ -80,6 +73,13 @@ def read(folder: Path) -> Parts:
     return Parts(method, tokenizer, recipe, provenance)
 
 
+def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
+    tensors = format.read_tensors(folder / format.TOKENIZER_TENSORS) if has_tensors else {}
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    format.check_finite(folder / format.TOKENIZER_TENSORS, copies)
+    return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
+
+
 def read_recipe(content: Mapping[str, Any], place: Path) -> Recipe:
     """The recipe in `config.json`, which lies there and holds this; of any version so far."""
     sections = saved_recipe(content, place)
@@ -118,7 +118,8 @@ def build(
 
 class _Undrawn(TorchFunctionMode):
     """First weights stay as they are. Tensors without numbers have none to draw, but to draw them
-    there loads torch's compiler, for more than a second."""
+    there loads torch's compiler, for more than a second. Torch has no other way to build a network
+    of a size that is not trusted: `skip_init` draws them too."""
 
     def __torch_function__(
         self,
