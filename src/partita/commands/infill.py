@@ -35,9 +35,9 @@ class Options(Drawing):
 
     def asked(self) -> Infilling:
         """What was asked for, as modalities take it."""
-        named = self.model is not None
-        how = self.given()
-        return Infilling(given=self.text, named=named, count=self.count, label=self.label, how=how)
+        how, named = self.given(), self.model is not None
+        label = how.pop("label", None)
+        return Infilling(given=self.text, named=named, count=self.count, label=label, how=how)
 
 
 def options(words: Sequence[str]) -> Options:

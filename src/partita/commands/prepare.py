@@ -62,6 +62,8 @@ def prepare(chosen: Options) -> None:
     require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
     console, kind = Terminal(), chosen.tokenizer.kind
     with naming(NAMES), counter(console, kind.unit) as count:
+        if console.animates:
+            count.say(f"reading {kind.name}")
         how = Preparing(progress=count.update_to, checking=count.checked)
         prepared = kind.prepare(data, chosen.tokenizer, how=how)
     report(console, prepared)
@@ -85,12 +87,13 @@ class counter:  # noqa: N801 - reads as a function
         return self
 
     def update_to(self, count: int) -> None:
-        self._say(f"reading: {count:,} {self.unit}")
+        self.say(f"reading: {count:,} {self.unit}")
 
     def checked(self, read: int, total: int) -> None:
-        self._say(f"checking tokens: {read >> 20:,} of {total >> 20:,} MiB")
+        self.say(f"checking tokens: {read >> 20:,} of {total >> 20:,} MiB")
 
-    def _say(self, words: str) -> None:
+    def say(self, words: str) -> None:
+        """What is being done."""
         if not self.started:
             self.bar.start()
             self.started = True

@@ -87,14 +87,15 @@ class Drawing(Manner):
         require_seed(self.seed, "--seed")
 
     def given(self) -> dict[str, Any]:
-        """What was asked for, as arguments of `sample` of a model, but for the label."""
-        names = ("steps", "seed", "guidance", "guidance_schedule", "precision", "speed")
+        """What was asked for, as arguments of `sample` of a model."""
+        names = ("steps", "label", "seed", "guidance", "guidance_schedule", "precision", "speed")
         values = {name: getattr(self, name) for name in names}
         return super().given() | {key: value for key, value in values.items() if value is not None}
 
     def asked(self) -> Sampling:
         """What was asked for, as modalities take it."""
-        return Sampling(count=self.count, label=self.label, how=self.given())
+        how = self.given()
+        return Sampling(count=self.count, label=how.pop("label", None), how=how)
 
 
 @dataclass(frozen=True, kw_only=True)

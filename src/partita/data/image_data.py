@@ -19,7 +19,7 @@ _NAMES = {name: f"data.{name}" for name in ("size", "colour", "path", "valid")}
 class ImageData(DataKind):
     """Sets of images, each image with its class."""
 
-    name, each, unit, rows = "images", "image", "images", "whole"
+    name, each, rows = "images", "image", "whole"
     labels_are_learned = False  # pictures may be drawn without a label
 
     def claims(self, tokenizer: str) -> bool:
@@ -53,7 +53,6 @@ class ImageData(DataKind):
             tokenizer.levels,
             None if given is None else _of_images(given),
             accept=how.accept,
-            progress=how.progress,
             examine=how.examine,
             checking=how.checking,
         )

@@ -87,7 +87,6 @@ def prepare_images(
     tokenizer: ImageTokenizer | None = None,
     *,
     accept: Callable[[str], None] | None = None,
-    progress: Callable[[int], None] = lambda _count: None,
     examine: Callable[[Prepared], None] | None = None,
     checking: Progress | None = None,
 ) -> Prepared:
@@ -104,7 +103,7 @@ def prepare_images(
 
     def make(partial: Path) -> None:
         data = read[0] if read else read_images(images.path, images.options)
-        _write(data, made, partial, images, progress)
+        _write(data, made, partial, images)
         refuse_changes()
 
     return tokens_in(cache / identity, make, examine, checking)
@@ -114,13 +113,7 @@ def _described(tokenizer: ImageTokenizer) -> bytes:
     return json.dumps([FORMAT, tokenizer.describe()]).encode() + save(tokenizer.tensors())
 
 
-def _write(
-    images: Images,
-    tokenizer: ImageTokenizer,
-    folder: Path,
-    source: ImageSet,
-    progress: Callable[[int], None],
-) -> None:
+def _write(images: Images, tokenizer: ImageTokenizer, folder: Path, source: ImageSet) -> None:
     """Encode some images at a time."""
     names = list(images.classes) or [str(n) for n in range(int(images.labels.max()) + 1)]
 
@@ -129,7 +122,6 @@ def _write(
             part = images.select(torch.arange(first, min(first + BATCH, len(images))))
             for row, label in zip(tokenizer.encode(part), part.labels.tolist(), strict=True):
                 yield row.numpy(), names[label]
-            progress(min(first + BATCH, len(images)))
 
     facts = {"path": source.path, "valid": source.valid}
     write_rows(folder, tokenizer, rows(), classes=names, valid=source.valid, facts=facts)

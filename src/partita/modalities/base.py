@@ -34,8 +34,8 @@ class Sampling:
     """Samples to draw."""
 
     count: int = 1
-    label: str | None = None
-    """The class, by name, or what else a modality makes of it."""
+    label: str | int | None = None
+    """The class, by name or number, or what else a modality makes of it."""
     how: Mapping[str, Any] = field(default_factory=dict)
     """The sampler and its options, seed and precision, as `sample` of a model takes them."""
     callback: Callback | None = None

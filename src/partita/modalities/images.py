@@ -121,7 +121,7 @@ class ImageModality(Modality[ImageModel]):
 
 
 def _labels(
-    model: ImageModel, label: str | None, count: int
+    model: ImageModel, label: str | int | None, count: int
 ) -> tuple[Int64[Tensor, "N"] | None, int]:
     """A label for each image, and how many images stand side by side."""
     if label == EACH:
