@@ -21,7 +21,6 @@ import torch
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from rich.progress import Progress
-from rich.table import Table
 from torch import Tensor
 
 from partita.commands import main
@@ -225,13 +224,6 @@ class SeriesModality(Modality[SeriesModel]):
             return results
 
         return work
-
-    def table(self, results: Mapping[str, Any]) -> Table:
-        shown = Table("", "", show_header=False)
-        for part in ("samples", "likelihood"):
-            for name, value in results.get(part, {}).items():
-                shown.add_row(f"{part}: {name}", f"{value:.4f}")
-        return shown
 
 
 def _written(values: Series, place: str) -> Drawn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from partita.data import image_data, text_data  # noqa: F401 - kinds of data, which register
 from partita.data.batches import ROWS, Padded, Rows
@@ -14,7 +13,6 @@ from partita.data.token_source import TokenSource
 from partita.data.tokenizers import LARGEST_VOCABULARY
 from partita.data.whole_rows import Whole
 from partita.errors import naming, require, require_int
-from partita.files.names import PREFIX
 
 LONGER = ("cut", "skip", "refuse")
 
@@ -84,11 +82,7 @@ class DataOptions:
 
     def corpus(self) -> Corpus:
         """Where the text comes from."""
-        require(bool(self.path), "data.path", "no text is given", "name a file: partita train FILE")
-        hosted = self.path.startswith(PREFIX)
-        path = self.path if hosted else Path(self.path)
-        with naming(NAMES):
-            return Corpus(path, self.field, self.documents, self.label)
+        return text_data.corpus_of(self)
 
     def row_source(self, tokens: TokenSource, length: int, separator: int | None = None) -> Rows:
         """The tokens as rows; `separator` as in `Padded`."""

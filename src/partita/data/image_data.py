@@ -81,4 +81,4 @@ def _of_images(tokenizer: AnyTokenizer) -> ImageTokenizer:
     return tokenizer
 
 
-KINDS.register(ImageData.name)(ImageData())
+IMAGES = KINDS.register(ImageData.name)(ImageData())

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from partita.data.any_tokenizer import AnyTokenizer
 from partita.data.checking import Progress
-from partita.data.documents import Corpus
 from partita.data.prepared import Prepared
 from partita.registry import Registry
 
@@ -26,6 +25,8 @@ class DataSettings(Protocol):
 
         @property
         def path(self) -> str: ...
+        @property
+        def field(self) -> str: ...
         @property
         def documents(self) -> str: ...
         @property
@@ -40,9 +41,6 @@ class DataSettings(Protocol):
         def colour(self) -> bool | None: ...
         @property
         def cache(self) -> str: ...
-
-    def corpus(self) -> Corpus:
-        """The data as texts."""
 
 
 @runtime_checkable

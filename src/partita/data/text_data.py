@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from partita.data.any_tokenizer import AnyTokenizer
-from partita.data.documents import SEPARATORS
+from partita.data.documents import SEPARATORS, Corpus
 from partita.data.kinds import (
     KINDS,
     USUAL,
@@ -17,7 +17,10 @@ from partita.data.kinds import (
 from partita.data.prepare import PrepareOptions, prepare
 from partita.data.prepared import Prepared
 from partita.data.tokenizers import Tokenizer
-from partita.errors import InputError, require
+from partita.errors import InputError, naming, require
+from partita.files.names import PREFIX
+
+_NAMES = {name: f"data.{name}" for name in ("path", "field", "documents", "label")}
 
 
 class TextData(DataKind):
@@ -34,7 +37,7 @@ class TextData(DataKind):
             if remedy is not None:
                 problem = f"{tokenizer.name} makes no tokens of {name}"
                 raise InputError("tokenizer.name", problem, remedy)
-        data.corpus()
+        corpus_of(data)
 
     def check_options(self, data: DataSettings, tokenizer: TokenizerSettings) -> None:
         require(data.rows != "whole", "data.rows", "texts have no whole rows", "leave it out")
@@ -50,7 +53,7 @@ class TextData(DataKind):
     ) -> Prepared:
         how = how or Preparing()
         return prepare(
-            data.corpus(),
+            corpus_of(data),
             Path(data.cache),
             PrepareOptions(tokenizer.name, tokenizer.vocab_size, data.valid),
             how.progress,
@@ -68,6 +71,14 @@ class TextData(DataKind):
         return len(_of_text(tokenizer).encode_array(SEPARATORS[data.documents]))
 
 
+def corpus_of(data: DataSettings) -> Corpus:
+    """The text that a recipe names, and how it is read."""
+    require(bool(data.path), "data.path", "no text is given", "name a file: partita train FILE")
+    path = data.path if data.path.startswith(PREFIX) else Path(data.path)
+    with naming(_NAMES):
+        return Corpus(path, data.field, data.documents, data.label)
+
+
 def _of_text(tokenizer: AnyTokenizer) -> Tokenizer:
     """A tokenizer of text; one of other data is refused."""
     if not isinstance(tokenizer, Tokenizer):
@@ -75,4 +86,4 @@ def _of_text(tokenizer: AnyTokenizer) -> Tokenizer:
     return tokenizer
 
 
-KINDS.register(USUAL)(TextData())
+TEXT = KINDS.register(USUAL)(TextData())

@@ -21,6 +21,7 @@ from partita.data.image_tokenizers import (
     stored_size,
 )
 from partita.data.images.base import Images, byte_pixels
+from partita.devices import in_outline
 from partita.errors import InputError, described, fits, require
 from partita.networks.vq import VQConfig, VQNetwork
 
@@ -92,8 +93,7 @@ class VQTokenizer(ImageTokenizer):
         size = check_size(stored_size(given.pop("size", None)))
         channels, config = stored_int(given, "channels"), _config(given.pop("network", None))
         refuse_rest(given)
-        # In shape alone: sizes that no memory could hold cost nothing.
-        with torch.device("meta"):
+        with in_outline():
             network = VQNetwork(config, channels, size)
         expected = network.state_dict()
         for name in sorted({*expected, *tensors}):

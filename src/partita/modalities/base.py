@@ -126,8 +126,12 @@ class Modality(ABC, Generic[M]):
         raise InputError("model", f"models of {self.name} are not evaluated")
 
     def table(self, results: Mapping[str, Any]) -> Table:
-        """Results of an evaluation for people."""
-        raise NotImplementedError
+        """Results of an evaluation for people: here those under "samples" and "likelihood"."""
+        shown = Table("", "", show_header=False)
+        for part in ("samples", "likelihood"):
+            for name, value in results.get(part, {}).items():
+                shown.add_row(f"{part}: {name}", f"{value:.4f}")
+        return shown
 
 
 class Modalities(Registry[Modality[Any]]):

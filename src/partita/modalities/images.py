@@ -13,8 +13,8 @@ from jaxtyping import Int64
 from rich.table import Table
 from torch import Tensor
 
+from partita.data.image_data import IMAGES
 from partita.data.images.pictures import grid_png, unmasking_gif
-from partita.data.kinds import KINDS
 from partita.errors import naming, require
 from partita.files.atomic import check_file
 from partita.modalities.base import (
@@ -79,7 +79,7 @@ class ImageEvaluation(OwnOptions):
 class ImageModality(Modality[ImageModel]):
     """Pictures that are drawn, filled in and looked at."""
 
-    data, model = KINDS["images"], ImageModel
+    data, model = IMAGES, ImageModel
     try_flags = "--out samples.png"
     sample_options, infill_options = ImageSampling, ImageInfilling
     eval_options = ImageEvaluation

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from partita.data.kinds import KINDS
+from partita.data.text_data import TEXT
 from partita.errors import require, require_int
 from partita.files.atomic import check_file
 from partita.modalities.base import (
@@ -97,7 +97,7 @@ class TextEvaluation(OwnOptions):
 class TextModality(Modality[TextModel]):
     """Texts that are written, filled in and scored."""
 
-    data, model = KINDS["text"], TextModel
+    data, model = TEXT, TextModel
     watchable, try_flags = True, "--show"
     sample_options, infill_options = TextSampling, TextInfilling
     eval_options = TextEvaluation

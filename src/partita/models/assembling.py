@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from partita.config.migration import saved_recipe
 from partita.config.recipe import Recipe
 from partita.data.known_tokenizers import AnyTokenizer, any_tokenizer
+from partita.devices import in_outline
 from partita.errors import InputError, require
 from partita.files import format
 from partita.methods import METHODS
@@ -100,8 +100,7 @@ def build(
     # not have blocks, so that few of them are made in any case.)
     blocks = recipe.network.depth if weights else math.inf
     require(blocks <= max(len(weights), _FEW_BLOCKS), "model", f"{path} holds too few tensors")
-    # In shape alone: sizes that no memory could hold cost nothing.
-    with _blaming(where / format.CONFIG), torch.device("meta"), _Undrawn():
+    with _blaming(where / format.CONFIG), in_outline():
         method = recipe.method.build(recipe.network, tokenizer.vocab_size)
     dtype = mode(tensor.dtype for tensor in weights.values())
     require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
@@ -114,24 +113,6 @@ def build(
     wide = dtype if dtype.itemsize > 2 else torch.float32
     method.load_state_dict({name: x.to(wide) for name, x in weights.items()}, assign=True)
     return method.eval()
-
-
-class _Undrawn(TorchFunctionMode):
-    """First weights stay as they are. Tensors without numbers have none to draw, but to draw them
-    there loads torch's compiler, for more than a second. Torch has no other way to build a network
-    of a size that is not trusted: `skip_init` draws them too."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        named = kwargs or {}
-        if func is nn.init.normal_ or func is Tensor.normal_:
-            return named["tensor"] if "tensor" in named else args[0]
-        return func(*args, **named)
 
 
 def _check_method(recipe: object) -> None:
