@@ -24,7 +24,7 @@ from verbs import asked, keep
 from partita.data.documents import Corpus
 from partita.data.scored_rows import corpus_rows
 from partita.evaluation.quality import entropy_nats
-from partita.models.text_model import load
+from partita.models.text_model import TextModel
 
 RESULTS = Path(__file__).parent / "results"
 MODEL = "default"
@@ -75,7 +75,7 @@ def row_of_grams(said: dict[str, Any]) -> dict[str, Any]:
 
 def entropy_of(text: str, rows: int) -> dict[str, float]:
     """The entropy of real text in as many rows as models write."""
-    model = load(MODEL, device="cpu")
+    model = TextModel.from_pretrained(MODEL, device="cpu")
     corpus, length = Corpus(text, "text", "paragraph"), model.length
     found = corpus_rows(corpus, model.tokenizer, length, apart=False, limit=rows * length).tokens
     return dict(zip(WORTH[2:], entropy_nats(found.tolist()), strict=True))

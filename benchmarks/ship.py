@@ -19,7 +19,7 @@ import torch
 
 from partita.config.sampling import SamplingOptions
 from partita.models.default import WEIGHTS
-from partita.models.text_model import load
+from partita.models.text_model import TextModel
 
 MOST = 25_000_000  # bytes of the whole folder: more would burden every clone
 SAMPLING = SamplingOptions(sampler="ordered", temperature=0.8, options={"order": "strided"})
@@ -41,7 +41,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     """In place of the model that was there."""
     chosen = parsed(words)
-    model = load(chosen.model, device="cpu")
+    model = TextModel.from_pretrained(chosen.model, device="cpu")
     model.method.to(torch.bfloat16)
     model.recipe = dataclasses.replace(model.recipe, sampling=SAMPLING)
     made = chosen.out.with_name(f"{chosen.out.name}.new")

@@ -21,15 +21,15 @@ import numpy as np
 import torch
 from verbs import keep
 
-from partita.commands.judging import written
 from partita.data.documents import Corpus
 from partita.data.scored_rows import token_stream
 from partita.errors import InputError
+from partita.evaluation.judging import written
 from partita.evaluation.quality import entropy_nats
 from partita.files import format
 from partita.likelihood.bounds import standard_error
 from partita.models.default import WEIGHTS
-from partita.models.text_model import TextModel, load
+from partita.models.text_model import TextModel
 from partita.provenance import environment
 from partita.studies.ngram import NGram
 
@@ -92,7 +92,7 @@ def judged(grams: NGram, model: TextModel, texts: list[str]) -> dict[str, float]
 def main(words: Sequence[str] | None = None) -> None:
     """Both manners in every number of steps."""
     chosen = parsed(words)
-    model = load("default", device="cpu")
+    model = TextModel.from_pretrained("default", device="cpu")
     try:
         grams = grams_of(model, chosen.text)
     except InputError as error:

@@ -13,17 +13,47 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partita.errors import InputError
-from partita.evaluation.lengths import WIDTH, draw_lengths, shares, variation
+from partita.errors import InputError, require
 from partita.files.atomic import check_file, write_whole
-from partita.models.text_model import TextModel, load
-from partita.plotting import require_plots
+from partita.models.text_model import TextModel
+from partita.plotting import new_figure, require_plots, save_figure
 from partita.provenance import environment
 
 BATCH = 100
+WIDTH = 4  # characters of a bar
+
+
+def shares(lengths: Sequence[int], width: int = WIDTH) -> dict[int, float]:
+    """Which share of the texts lies in each bin, by the bin's number; empty bins are left out."""
+    require(len(lengths) > 0, "lengths", "there is no text")
+    counts = Counter(length // width for length in lengths)
+    return {number: counts[number] / len(lengths) for number in sorted(counts)}
+
+
+def variation(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float:
+    """Total variation between two histograms."""
+    return sum(abs(ours.get(k, 0.0) - theirs.get(k, 0.0)) for k in {*ours, *theirs}) / 2
+
+
+def draw_lengths(groups: Mapping[str, Mapping[int, float]], path: Path, width: int = WIDTH) -> None:
+    """Histograms as lines, one for each group."""
+    figure = new_figure(7, 4)
+    axes = figure.subplots()
+    last = max(number for histogram in groups.values() for number in histogram)
+    edges = [width * number for number in range(last + 2)]
+    for name, histogram in groups.items():
+        heights = [histogram.get(number, 0.0) for number in range(last + 1)]
+        axes.stairs(heights, edges, linewidth=1.5, label=name)
+    axes.set_xlabel("characters of a text")
+    axes.set_ylabel("share of the texts")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    save_figure(figure, path)
 
 
 def parsed() -> argparse.Namespace:
@@ -60,7 +90,7 @@ def compared(options: argparse.Namespace, data: list[int]) -> dict[str, Any]:
     device = None
     for pad, names in ((None, options.flexible), (options.pad, options.padded)):
         for name in names:
-            model = load(name)
+            model = TextModel.from_pretrained(name)
             device = model.device
             groups[Path(name).name] = written(model, options.count, options.steps, pad)
     truth = shares(groups["data"])

@@ -20,7 +20,7 @@ from partita.data.images.decoding import decode
 from partita.data.prepare import read_tokenizer
 from partita.models.published.importing import import_model
 from partita.models.published.planning import ImportOptions
-from partita.models.text_model import load
+from partita.models.text_model import TextModel
 from partita.models.trained import TrainedModel
 
 TOGETHER = 30  # cases of a process
@@ -84,7 +84,7 @@ def _weights(model: TrainedModel) -> Iterable[object]:
 
 
 def _model() -> Iterable[object]:
-    model = load("saved", device="cpu")
+    model = TextModel.from_pretrained("saved", device="cpu")
     assert model.card()
     yield from _weights(model)
     yield model.sample(1, steps=2)

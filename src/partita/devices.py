@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from partita.errors import InputError, require
 
@@ -38,3 +43,28 @@ def choose_device(name: str) -> torch.device:
     missing = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
     require(not missing, "device", f"there is no {device} here", "use cuda or auto")
     return device
+
+
+@contextmanager
+def in_outline() -> Iterator[None]:
+    """Modules that are made inside have shapes and no numbers, so that no size is too large."""
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
+class _Undrawn(TorchFunctionMode):
+    """First weights are not drawn. Tensors without numbers have none to draw, but to draw them
+    there loads torch's compiler, which takes longer than to load a model. Torch has no other way
+    to leave it out: `skip_init` draws them too."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        named = kwargs or {}
+        if func is nn.init.normal_ or func is Tensor.normal_:
+            return named["tensor"] if "tensor" in named else args[0]
+        return func(*args, **named)

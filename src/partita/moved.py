@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 MOVED = {
+    "commands.judging": "evaluation.judging",
     "data.options": "config.data",
     "data.reading": "files.reading",
     "downloads": "files.downloads",
@@ -40,6 +41,7 @@ MOVED = {
     "hub.image_tokenizers": "data.saved_tokenizers",
     "methods.asking": "methods.queries",
     "methods.options": "config.method",
+    "models.parts": "models.assembling",
     "migration": "config.migration",
     "names": "files.names",
     "networks.layouts": "contracts.layouts",
@@ -61,6 +63,7 @@ NAMES = {
     ("contracts.layouts", "Segments"): "contracts.layouts.PackedLayout",
     ("contracts.packed", "Ragged"): "contracts.packed.PackedTokens",
     ("methods.base", "Loss"): "contracts.loss.Loss",
+    ("models.text_model", "load"): "models.trained.load",
     ("networks", "Dense"): "contracts.layouts.DenseLayout",
     ("networks", "Segments"): "contracts.layouts.PackedLayout",
 }

@@ -27,12 +27,12 @@ from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.prepare import prepare
 from partita.data.tokenizers import CharacterTokenizer
 from partita.errors import InputError
-from partita.evaluation.lengths import shares, variation
 from partita.models import checkpoints
 from partita.samplers import Step
 from partita.samplers.canvas import Canvas
 from partita.training.conversion import check_conditions, converted
 from partita.training.data_pipeline import orders, tokens_of
+from tests.support.examples import example
 
 pytestmark = pytest.mark.usefixtures("here")
 LENGTH = 24
@@ -396,6 +396,8 @@ def test_sentences_each_once_and_filled_up(tmp_path, monkeypatch, capsys):
 
 
 def test_histograms_of_lengths():
+    lengths = example("lengths")
+    shares, variation = lengths.shares, lengths.variation
     ours, theirs = shares([0, 3, 4, 9]), shares([4, 5, 6, 100])
     assert ours == {0: 0.5, 1: 0.25, 2: 0.25}
     assert variation(ours, theirs) == pytest.approx(0.75)

@@ -13,6 +13,7 @@ import partita
 from partita import plotting
 from partita.commands import main
 from partita.errors import InputError
+from tests.support.examples import example
 from tests.support.runs import FAST, SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -74,10 +75,8 @@ def test_a_picture_is_refused_before_anything_is_done(plain, capsys, words, flag
 
 
 def test_from_python_too(plain):
-    from partita.evaluation.lengths import draw_lengths
-
     with pytest.raises(InputError, match=r"needs the package matplotlib; .*partita\[plots\]"):
-        draw_lengths({"a": {1: 1.0}}, plain / "x.png")
+        example("lengths").draw_lengths({"a": {1: 1.0}}, plain / "x.png")
     assert list(plain.iterdir()) == []
 
 

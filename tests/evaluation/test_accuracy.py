@@ -20,7 +20,7 @@ from partita.errors import InputError
 from partita.evaluation.cloze import Answers, Blank, Mean
 from partita.evaluation.questions import Choice, Choices, choices, last_words, words_inside
 from partita.evaluation.tasks import blank_results, choice_results
-from partita.models.text_model import load
+from partita.models.trained import load
 
 BYTES = ByteTokenizer()
 EXAMPLE = Path(__file__).parents[2] / "examples" / "make_choices.py"

@@ -27,7 +27,8 @@ from partita.files import format
 from partita.files.atomic import remove_folder, remove_partial, sha256, whole_folder, write_whole
 from partita.models import checkpoints, trained
 from partita.models.find import find
-from partita.models.text_model import TextModel, load
+from partita.models.text_model import TextModel
+from partita.models.trained import load
 from tests.support.models import TOKENIZERS, edit, seal, tiny
 
 

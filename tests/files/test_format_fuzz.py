@@ -34,7 +34,8 @@ from partita.data.prepare import Prepared, prepare
 from partita.errors import InputError
 from partita.files import format
 from partita.models import checkpoints
-from partita.models.text_model import TextModel, load
+from partita.models.text_model import TextModel
+from partita.models.trained import load
 from partita.networks.options import TransformerOptions
 from partita.parallel import World
 from partita.training.engine import Engine

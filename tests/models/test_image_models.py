@@ -10,8 +10,9 @@ import torch
 
 import partita
 from partita.commands import main
-from partita.data.image_sets import ImageSet, Whole, prepare_images
+from partita.data.image_sets import ImageSet, prepare_images
 from partita.data.images import ImageOptions, read_images
+from partita.data.whole_rows import Whole
 from partita.errors import InputError
 from partita.files import format
 from partita.models import checkpoints

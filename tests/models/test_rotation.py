@@ -13,7 +13,7 @@ from partita.commands import main
 from partita.errors import InputError
 from partita.files import format
 from partita.files.atomic import remove_folder, whole_folder
-from partita.models import checkpoints, parts
+from partita.models import assembling, checkpoints
 from partita.models import find as finding
 from partita.models.find import find, read_found
 
@@ -76,7 +76,7 @@ def test_a_model_that_is_replaced_is_read_anew(exported, run, monkeypatch):
     partita.load(exported).save(place)
     other = partita.load(exported)
     other.provenance["which"] = "second"
-    once_after(monkeypatch, parts, "build", lambda: other.save(place))
+    once_after(monkeypatch, assembling, "build", lambda: other.save(place))
     assert partita.load(place).provenance["which"] == "second"
 
 
@@ -163,7 +163,7 @@ def test_a_real_race(exported, run, monkeypatch):
         while len(looked_up) < len(reads) + 3 and len(reads) < 60:
             for step in range(3, 7):
                 turns.put(step + 4 * len(reads))
-            reads.append(read_found(parts.read, "run"))
+            reads.append(read_found(assembling.read, "run"))
             turns.join()
     finally:
         turns.put(None)

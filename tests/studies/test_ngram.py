@@ -17,7 +17,7 @@ from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer
 from partita.evaluation.quality import unigram_entropy
 from partita.evaluation.questions import words_inside
-from partita.models.text_model import load
+from partita.models.trained import load
 from partita.studies.ngram import NGram
 from partita.studies.steps import Quality, equal_quality
 

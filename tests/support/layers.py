@@ -31,6 +31,7 @@ LAYERS = [
     "training",
     "evaluation",
     "studies",
+    "modalities",
     "commands",
     "partita __main__",
 ]

@@ -11,12 +11,12 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.judging import load_identified
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.terminal import Terminal, heading, passing_bar, print_json
 from partita.data.documents import Corpus
 from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.cloze import answered, require_answering
+from partita.evaluation.judging import load_identified
 from partita.evaluation.questions import Choices, Questions, choices, last_words, words_inside
 from partita.evaluation.tasks import blank_results, choice_results
 from partita.files.atomic import check_file, parents_made, write_whole
@@ -69,7 +69,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "accuracy",
         "How often a model knows what is hidden, and how many bits the answer costs it. Masked\n"
@@ -92,8 +92,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    measure_accuracy(options(words))
+
+
+def measure_accuracy(chosen: Options) -> None:
     """Load, ask, print."""
-    chosen = options(words)
     with naming({"device": "--device"}):
         model, identity = load_identified(chosen.model, chosen.device)
     require_answering(model.method)

@@ -14,7 +14,11 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.judging import (
+from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.sample import Manner
+from partita.commands.terminal import Terminal, passing_bar, print_json
+from partita.errors import naming, require, require_int, require_seed
+from partita.evaluation.judging import (
     BATCH,
     Identified,
     judged,
@@ -22,14 +26,10 @@ from partita.commands.judging import (
     load_judge,
     written,
 )
-from partita.commands.parsing import add_options, make_parser, parse
-from partita.commands.sample import Manner
-from partita.commands.terminal import Terminal, passing_bar, print_json
-from partita.errors import naming, require, require_int, require_seed
 from partita.evaluation.quality import entropy_nats
 from partita.execution.choice import SPEEDS
 from partita.files.atomic import check_file, parents_made, write_whole
-from partita.models.parts import tokenizer_files
+from partita.models.saved import tokenizer_files
 from partita.models.text_model import TextModel
 from partita.plotting import require_plots
 from partita.provenance import environment

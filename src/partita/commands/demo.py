@@ -22,8 +22,8 @@ from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_positive, require_seed
 from partita.execution.choice import sample
 from partita.methods.contracts import Model
-from partita.models.default import default_model, ships_a_model
-from partita.models.text_model import load
+from partita.models.default import ships_a_model
+from partita.models.trained import load
 
 EXAMPLE = "The ____ was built in the 19th century by the French ____."
 OPENING = "The city lies on the river"
@@ -89,7 +89,7 @@ def run(words: Sequence[str]) -> None:
 def show_shipped(console: Terminal, chosen: Options) -> None:
     """The model that is there: samples, blanks, a film."""
     # The CPU, whatever else there is: a GPU takes longer to start than all of this does.
-    model = load(default_model(), device="cpu")
+    model = load(device="cpu")
     method, tokenizer = model.method, model.tokenizer
     prompt = blanks(tokenizer, chosen.infill or EXAMPLE, chosen.blank_tokens, model.length)
     console.print(
@@ -98,7 +98,7 @@ def show_shipped(console: Terminal, chosen: Options) -> None:
     )
     length = min(SAMPLE_LENGTH, model.length)
     console.print(heading("Texts"), f"of {length} tokens:")
-    print_texts(console, model.sample(SAMPLES, length=length, seed=chosen.seed), False)
+    print_texts(console, model.sample(SAMPLES, length=length, seed=chosen.seed))
     console.print()
     fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
     console.print()

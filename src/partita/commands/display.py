@@ -16,6 +16,7 @@ from partita.commands.terminal import Terminal, bar
 from partita.config.recipe import Recipe
 from partita.contracts.estimate import Estimate
 from partita.errors import leaves
+from partita.modalities import MODALITIES
 from partita.models import checkpoints
 from partita.plotting import NO_PLOTS, can_plot
 from partita.training.callbacks import Callback, Progress, RunInfo
@@ -45,7 +46,7 @@ class Display(Callback):
 
     def __init__(self, console: Terminal, recipe: Recipe) -> None:
         self.console, self.recipe = console, recipe
-        self.counter = counter(console)
+        self.counter = counter(console, recipe.tokenizer.kind.unit)
         self.bar = bar(console, "step {task.fields[step]:,}", "{task.fields[numbers]}")
         self.task = self.bar.add_task("train", total=1.0, step=0, numbers="")
         self.info: RunInfo | None = None
@@ -146,5 +147,5 @@ class Display(Callback):
             self.console.rule(style="dim")
         drawn = f"  curves: {folder / CURVES}" if (folder / CURVES).exists() else ""
         self.console.print(f"Done. Model: {folder}{drawn}", soft_wrap=True)
-        flags = "--out samples.png" if self.recipe.tokenizer.of_images else "--show"
+        flags = MODALITIES[self.recipe.tokenizer.kind.name].try_flags
         self.console.print(f"Try: {program()} sample {folder} {flags}", soft_wrap=True)

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita.commands import eval_images, eval_texts
-from partita.commands.judging import load_any
+from partita.commands.own_options import check_own, own_options, with_own
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, passing_bar, print_json
 from partita.errors import naming, require, require_int, require_seed
+from partita.evaluation.judging import load_any
 from partita.files.atomic import check_file, parents_made, write_whole
-from partita.models.image_model import ImageModel
-from partita.models.text_model import as_text
+from partita.modalities import modality_of
+from partita.modalities.base import Evaluation
 from partita.models.trained import TrainedModel
-from partita.plotting import require_plots
 from partita.provenance import environment
 from partita.samplers.front import fitting_samplers
-from partita.samplers.planned import ORDERS
+
+OWN = "eval_options"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,26 +35,12 @@ class Options(Manner):
     look at so many test images."""
     replicates: int = 4
     """Draws of the likelihood's estimate."""
-    profile: str | None = None
-    """Text, and masked models: a PNG file that shows where the bound comes from, by the share of
-    hidden tokens. It takes sixteen times as long as the bound."""
-    order: str | None = None
-    """Text, and masked models: left-to-right or random. Beside the bound, what the text costs
-    exactly if it is written one token at a time in that order. The network runs for every token:
-    on two cores, 2,000 tokens of the model in the package take half a minute."""
     samples: int = 64
     """Texts or images to draw; 0 for none."""
-    judge: str | None = None
-    """An autoregressive model that judges the samples."""
-    classifier: str | None = None
-    """Images: folder of the classifier that looks at them; one that is not there is trained on
-    the training images, and kept there."""
     steps: int | None = None
     """Steps of the sampler; the model's own unless given."""
     guidance: float | None = None
     """How much stronger labels shall pull (images)."""
-    words: str | None = None
-    """A text whose words count as words; the training text unless given."""
     seed: int = 0
     """Seed of every draw."""
     device: str = "auto"
@@ -78,28 +64,30 @@ class Options(Manner):
             "there is nothing to evaluate",
             "give a file, or --samples",
         )
-        for flag, given in (("--judge", self.judge), ("--words", self.words)):
-            needed = given is None or self.samples > 0
-            require(needed, flag, "there are no samples to look at", "give --samples")
-        for flag, given in (("--profile", self.profile), ("--order", self.order)):
-            shown = given is None or self.file is not None
-            require(shown, flag, "there is no likelihood without a file", "give a file")
-        known = self.order is None or self.order in ORDERS
-        require(known, "--order", f"unknown name {self.order!r}", f"known: {', '.join(ORDERS)}")
-        for flag, file, kind in (("--out", self.out, None), ("--profile", self.profile, ".png")):
-            if file is not None:
-                check_file(Path(file), flag, kind)
-        if self.profile is not None:
-            require_plots("--profile")
+        if self.out is not None:
+            check_file(Path(self.out), "--out")
 
     def drawing(self) -> dict[str, Any]:
         """What the samples are drawn with, where it is not the model's own way."""
         more = {name: getattr(self, name) for name in ("steps", "guidance")}
         return self.given() | {name: value for name, value in more.items() if value is not None}
 
+    def asked(self) -> Evaluation:
+        """What was asked for, as modalities take it."""
+        return Evaluation(
+            file=self.file,
+            limit=self.limit,
+            replicates=self.replicates,
+            samples=self.samples,
+            how=self.drawing(),
+            seed=self.seed,
+            device=self.device,
+            quiet=self.json,
+        )
+
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "eval",
         "Evaluate a model. On a text (any that `partita train` reads): bits per character and\n"
@@ -120,25 +108,25 @@ def options(words: Sequence[str]) -> Options:
             "partita eval runs/digits-pgm digits --steps 8 --options.schedule linear",
         ],
     )
+    every = with_own(Options, OWN)
     add_options(
-        parser, Options, model=MODEL, file="?a text or a set of images to measure the likelihood of"
+        parser, every, model=MODEL, file="?a text or a set of images to measure the likelihood of"
     )
-    return parse(parser, words, Options)
+    return parse(parser, words, every)
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    evaluate(options(words))
+
+
+def evaluate(chosen: Options) -> None:
     """Load, measure, print."""
-    chosen = options(words)
+    check_own(chosen, OWN, chosen.asked())
     with naming({"device": "--device"}):
         loaded, identity = load_any(chosen.model, chosen.device)
-    if isinstance(loaded, ImageModel):
-        _refuse(
-            chosen,
-            ("judge", "words", "profile", "order"),
-            "is for text, and this is a model of images",
-        )
-    else:
-        _refuse(chosen, ("classifier",), "is for images, and this is a model of text")
+    modality = modality_of(loaded)
+    own = own_options(chosen, OWN, modality, chosen.asked())
     console = Terminal(stderr=chosen.json)
     results: dict[str, Any] = {
         "model": identity,
@@ -148,17 +136,14 @@ def run(words: Sequence[str]) -> None:
         "manner": _manner(loaded, chosen) if chosen.samples else None,
     }
     bar = passing_bar(console)
-    if isinstance(loaded, ImageModel):
-        work, table = eval_images.prepared(loaded, chosen), eval_images.table
-    else:
-        work, table = eval_texts.prepared(as_text(loaded, chosen.model), chosen), eval_texts.table
+    work = modality.evaluation(loaded, chosen.asked(), own)
     with bar, naming(chosen.names()):
         results |= work(bar)
     # Printed first: a disk that is full must not cost the results.
     if chosen.json:
         print_json(results)
     else:
-        console.print(table(results))
+        console.print(modality.table(results))
     if chosen.out is not None:
         path = Path(chosen.out)
         with parents_made(path):
@@ -169,8 +154,3 @@ def _manner(model: TrainedModel, chosen: Options) -> dict[str, Any]:
     """How samples are drawn: as asked for, as the recipe says, or as the method does by itself."""
     manner = model.drawing(chosen.drawing())
     return manner | {"sampler": manner["sampler"] or fitting_samplers(str(model.method.family))[0]}
-
-
-def _refuse(chosen: Options, names: Sequence[str], problem: str) -> None:
-    for name in names:
-        require(getattr(chosen, name) is None, f"--{name}", problem, "leave it out")

@@ -50,7 +50,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "export",
         "Write a model as a folder of safetensors and JSON with a model card, without the state\n"
@@ -68,8 +68,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    export(options(words))
+
+
+def export(chosen: Options) -> None:
     """Load, write, upload."""
-    chosen = options(words)
     out = Path(chosen.out)
     check_new(out, "out")
     model, stored = read_found(_with_precision, chosen.model)

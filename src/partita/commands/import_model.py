@@ -76,7 +76,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "import",
         "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
@@ -107,8 +107,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    import_checkpoint(options(words))
+
+
+def import_checkpoint(chosen: Options) -> None:
     """What is quick to check first; then read, convert, write."""
-    chosen = options(words)
     out = Path(chosen.out)
     check_new(out, "out")
     hosted = _hosted(chosen.file)

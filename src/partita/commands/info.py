@@ -28,7 +28,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "info",
         "Check a model's files and print its full recipe, provenance, metrics and checksums.\n"
@@ -44,8 +44,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    show_info(options(words))
+
+
+def show_info(chosen: Options) -> None:
     """Check the files, print what they say."""
-    chosen = options(words)
     facts = gather(chosen.model)
     if chosen.json:
         print_json(facts)

@@ -14,7 +14,6 @@ from rich.progress import Progress
 
 from partita.categorical import Decoding
 from partita.commands.accuracy import BLANKS
-from partita.commands.judging import Identified, described, load_identified, load_judge, written
 from partita.commands.ngram_table import table
 from partita.commands.parsing import add_options, flags_of, make_parser, parse
 from partita.commands.terminal import Terminal, passing_bar, print_json
@@ -22,6 +21,7 @@ from partita.data.documents import Corpus
 from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_seed
+from partita.evaluation.judging import Identified, described, load_identified, load_judge, written
 from partita.evaluation.quality import WordList
 from partita.evaluation.questions import Questions, last_words, words_inside
 from partita.evaluation.tasks import blank_results

@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from partita.commands.accuracy import add_bits
-from partita.commands.eval_texts import add_likelihood, add_samples
 from partita.commands.terminal import heading
+from partita.modalities.text_evaluation import add_likelihood, add_samples
 
 
 def table(results: dict[str, Any]) -> Table:

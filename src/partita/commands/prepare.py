@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from partita.commands.parsing import make_parser, parse
-from partita.commands.terminal import Terminal, Words, telling
+from partita.commands.terminal import Terminal, Words
 from partita.config.data import NAMES, DataOptions, TokenizerOptions
-from partita.data.image_sets import prepare_images
-from partita.data.image_tokenizers import ImageTokenizer
-from partita.data.prepare import prepare
+from partita.data.kinds import Preparing, kind_of
 from partita.data.prepared import Prepared
 from partita.errors import naming, require
 
@@ -28,7 +25,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "prepare",
         "Turn text or images into tokens on disk, once. Reads plain text, JSONL and Parquet,\n"
@@ -55,28 +52,27 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    prepare(options(words))
+
+
+def prepare(chosen: Options) -> None:
     """Prepare, with a counter of what has been read."""
-    chosen = options(words)
     data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
     require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
-    console, tokenizer = Terminal(), chosen.tokenizer
-    if tokenizer.of_images:
-        with naming(NAMES), telling(console, "reading images"):
-            cache, how = Path(data.cache), (tokenizer.name, tokenizer.levels)
-            images = prepare_images(data.image_set(), cache, *how)
-        report(console, images)
-        return
-    corpus, preparation = data.corpus(), tokenizer.preparation(data)
-    with naming(NAMES), counter(console) as count:
-        cache, seen = Path(data.cache), count.update_to
-        prepared = prepare(corpus, cache, preparation, seen, checking=count.checked)
+    console, kind = Terminal(), chosen.tokenizer.kind
+    with naming(NAMES), counter(console, kind.unit) as count:
+        if console.animates:
+            count.say(f"reading {kind.name}")
+        how = Preparing(progress=count.update_to, checking=count.checked)
+        prepared = kind.prepare(data, chosen.tokenizer, how=how)
     report(console, prepared)
 
 
 class counter:  # noqa: N801 - reads as a function
     """A spinner with what has been read or checked; it appears with the first of it."""
 
-    def __init__(self, console: Terminal) -> None:
+    def __init__(self, console: Terminal, unit: str) -> None:
         self.bar = Progress(
             SpinnerColumn(),
             Words(console, "{task.description}"),
@@ -85,18 +81,19 @@ class counter:  # noqa: N801 - reads as a function
             transient=True,
         )
         self.task = self.bar.add_task("", total=None)
-        self.started = False
+        self.unit, self.started = unit, False
 
     def __enter__(self) -> counter:
         return self
 
-    def update_to(self, characters: int) -> None:
-        self._say(f"reading: {characters:,} characters")
+    def update_to(self, count: int) -> None:
+        self.say(f"reading: {count:,} {self.unit}")
 
     def checked(self, read: int, total: int) -> None:
-        self._say(f"checking tokens: {read >> 20:,} of {total >> 20:,} MiB")
+        self.say(f"checking tokens: {read >> 20:,} of {total >> 20:,} MiB")
 
-    def _say(self, words: str) -> None:
+    def say(self, words: str) -> None:
+        """What is being done."""
         if not self.started:
             self.bar.start()
             self.started = True
@@ -116,7 +113,7 @@ def report(console: Terminal, prepared: Prepared) -> None:
 
 def summary(prepared: Prepared) -> str:
     """How many tokens there are."""
-    each = "image" if isinstance(prepared.tokenizer, ImageTokenizer) else "document"
+    each = kind_of(prepared.tokenizer).each
     count = prepared.train.manifest["documents"]
     return (
         f"{len(prepared.train):,} tokens for training "

@@ -17,7 +17,7 @@ from partita.data.scored_rows import corpus_rows
 from partita.errors import InputError, naming, require, require_int, require_seed
 from partita.files.atomic import check_file, parents_made
 from partita.methods import SEDD, GenMD4
-from partita.models.text_model import TextModel, load
+from partita.models.text_model import TextModel
 from partita.plotting import NO_PLOTS, can_plot, require_plots
 from partita.studies.consistency import consistency_table, plot_consistency, score_consistency
 from partita.studies.schedules import draw_schedules, extremes, schedule_table
@@ -76,7 +76,7 @@ def run(words: Sequence[str]) -> None:
     """Load, look, draw, print."""
     chosen = options(words)
     with naming(flags_of(Options, "model", "file")):
-        model = load(chosen.model, device=chosen.device)
+        model = TextModel.from_pretrained(chosen.model, device=chosen.device)
     facts, shown = _report(model.method, model, chosen)
     if chosen.json:
         print_json(facts)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from partita.commands.drawing import draw, report
+from partita.commands.own_options import check_own, own_options, with_own
 from partita.commands.parsing import OPTIONAL_MODEL, add_options, flags_of, make_parser, parse
 from partita.commands.show import animated
 from partita.commands.terminal import Terminal, print_json
 from partita.config.sampling import check_more
-from partita.errors import naming, require, require_int, require_seed
-from partita.files.atomic import check_file
-from partita.models.default import NAME
-from partita.models.image_model import ImageModel
-from partita.models.text_model import as_text
-from partita.models.trained import load as load_any
+from partita.errors import InputError, naming, require_int, require_seed
+from partita.modalities import modality_of
+from partita.modalities.base import Drawn, Sampling
+from partita.models.trained import TrainedModel, load
+from partita.samplers.base import Callback
+
+OWN = "sample_options"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class Manner:
         check_more(self.options, "--options")
 
     def names(self) -> dict[str, str]:
-        """Arguments of `TextModel.sample` as they are written here."""
+        """Arguments of `sample` of a model as they are written here."""
         more = {name: f"--options.{name}" for name in self.options}
         return flags_of(type(self), "model", "models", "text", "file") | more
 
     def given(self) -> dict[str, Any]:
-        """What was asked for, as arguments of `TextModel.sample`."""
+        """What was asked for, as arguments of `sample` of a model."""
         names = [field.name for field in fields(Manner) if field.name != "options"]
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None} | self.options
@@ -87,10 +87,15 @@ class Drawing(Manner):
         require_seed(self.seed, "--seed")
 
     def given(self) -> dict[str, Any]:
-        """What was asked for, as arguments of `TextModel.sample`."""
+        """What was asked for, as arguments of `sample` of a model."""
         names = ("steps", "label", "seed", "guidance", "guidance_schedule", "precision", "speed")
         values = {name: getattr(self, name) for name in names}
         return super().given() | {key: value for key, value in values.items() if value is not None}
+
+    def asked(self) -> Sampling:
+        """What was asked for, as modalities take it."""
+        how = self.given()
+        return Sampling(count=self.count, label=how.pop("label", None), how=how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,28 +103,10 @@ class Options(Drawing):
     """Sampling."""
 
     model: str | None = None
-    length: int | None = None
-    """Tokens of a text; the model's length unless given (more with --sampler blocks). The most
-    that a text may have, if the model decides on its length (flexmdm)."""
-    prompt: str = ""
-    """A text to go on from."""
-    out: str | None = None
-    """Images: the PNG file to draw them in, in a square (one column for each label of `each`);
-    samples.png unless given."""
-    gif: str | None = None
-    """Images: a GIF file that shows how they come out of their masks."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.length is not None:
-            require_int(self.length, "--length")
-        for flag, file, kind in (("--out", self.out, ".png"), ("--gif", self.gif, ".gif")):
-            if file is not None:
-                check_file(Path(file), flag, kind)
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "sample",
         "Write texts with a trained model, or draw images with one of images (into --out).\n"
@@ -135,52 +122,56 @@ def options(words: Sequence[str]) -> Options:
             "partita sample runs/digits-pgm --label each --count 8 --guidance 2 --out digits.png",
         ],
     )
-    add_options(parser, Options, model=OPTIONAL_MODEL)
-    return parse(parser, words, Options)
+    every = with_own(Options, OWN)
+    add_options(parser, every, model=OPTIONAL_MODEL)
+    return parse(parser, words, every)
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    sample(options(words))
+
+
+def sample(chosen: Options) -> None:
     """Load, sample, print."""
-    chosen = options(words)
+    check_own(chosen, OWN, chosen.asked())
     console = Terminal(stderr=chosen.json)
     with naming(chosen.names()):
-        loaded = load_any(chosen.model, device=chosen.device)
-        if isinstance(loaded, ImageModel):
-            _draw(loaded, chosen, console)
-            return
-        model = as_text(loaded, chosen.model or NAME)
-        for name in ("out", "gif"):
-            problem = "is for images, and this is a model of text"
-            require(getattr(chosen, name) is None, name, problem, "leave it out")
-        with animated(console, model.tokenizer) if chosen.show else nullcontext() as callback:
-            texts = model.sample(
-                chosen.count,
-                prompt=chosen.prompt,
-                length=chosen.length,
-                callback=callback,
-                **chosen.given(),
-            )
-    print_texts(console, texts, chosen.json, shown=chosen.show)
+        model = load(chosen.model, device=chosen.device)
+        modality = modality_of(model)
+        own = own_options(chosen, OWN, modality, chosen.asked())
+        with watched(console, model, chosen) as callback:
+            drawn = modality.sample(model, replace(chosen.asked(), callback=callback), own)
+    print_drawn(console, drawn, chosen.json, shown=chosen.show)
 
 
-def _draw(model: ImageModel, chosen: Options, console: Terminal) -> None:
-    """The same for images."""
-    for name in ("prompt", "length", "show"):
-        problem, remedy = "is for text, and this is a model of images", "leave it out; see --gif"
-        require(not getattr(chosen, name), name, problem, remedy)
-    options = {name: value for name, value in chosen.given().items() if name != "label"}
-    facts = draw(model, chosen.count, chosen.label, options, out=chosen.out, gif=chosen.gif)
-    report(console, facts, chosen.json)
+def watched(
+    console: Terminal, model: TrainedModel, chosen: Drawing
+) -> AbstractContextManager[Callback | None]:
+    """A callback that shows how a sample comes to be, if that is asked for."""
+    if not chosen.show:
+        return nullcontext()
+    tokenizer, name = model.tokenizer, modality_of(model).name
+    if not modality_of(model).watchable:
+        raise InputError("show", f"shows texts, and this is a model of {name}", "leave it out")
+    return animated(console, tokenizer)  # type: ignore[arg-type] # it decodes to text
 
 
-def print_texts(console: Terminal, texts: list[str], as_json: bool, *, shown: bool = False) -> None:
-    """Texts, apart by a rule if there are several; or as JSON.
+def print_drawn(console: Terminal, drawn: Drawn, as_json: bool, *, shown: bool = False) -> None:
+    """What came of a model, for people or for machines; the first text may be `shown` already."""
+    if as_json:
+        print_json(dict(drawn.facts))
+        return
+    print_texts(console, drawn.texts, shown=shown)
+    for line in drawn.lines:
+        console.print(line, soft_wrap=True)
+
+
+def print_texts(console: Terminal, texts: Sequence[str], *, shown: bool = False) -> None:
+    """Texts, apart by a rule if there are several.
 
     If the first was `shown` as it was written, it is on the screen already.
     """
-    if as_json:
-        print_json({"texts": texts})
-        return
     for number, text in enumerate(texts):
         if number:
             console.rule(style="dim")

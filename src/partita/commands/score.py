@@ -17,7 +17,7 @@ from partita.errors import InputError, naming, require, require_int, require_see
 from partita.files.reading import reading
 from partita.models.default import NAME
 from partita.models.score import Score
-from partita.models.text_model import TextModel, load
+from partita.models.text_model import TextModel
 
 SHOWN = 48  # characters of a text in the table
 
@@ -55,7 +55,7 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "score",
         "The bound of texts under a model: at most so many bits does the model need for them.\n"
@@ -74,15 +74,19 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
+    """Parse the command line, and do what it says."""
+    score_texts(options(words))
+
+
+def score_texts(chosen: Options) -> None:
     """Load, score, print."""
-    chosen = options(words)
     texts = chosen.texts if chosen.file is None else read_lines(chosen.file)
     remedy = f"give some after the model (partita score {NAME} 'a text'), or --file"
     problem = f"there are none beside {chosen.model!r}, which is taken for the model"
     require(bool(texts), "texts", problem, remedy)
     source = "texts" if chosen.file is None else "--file"
     with naming(flags_of(Options, "model", "texts") | {"text": source}):
-        model = load(chosen.model, device=chosen.device)
+        model = TextModel.from_pretrained(chosen.model, device=chosen.device)
         full = model.flexible or all(texts)
         require(full, "texts", "one of them is empty", "leave it out")
         scores = model.score(

@@ -16,8 +16,8 @@ from partita.commands.terminal import Terminal
 from partita.config.recipe import Recipe
 from partita.errors import naming, require
 from partita.files import format
+from partita.models.assembling import read_recipe
 from partita.models.find import read_found
-from partita.models.parts import read_recipe
 from partita.parallel import leave
 from partita.training.conversion import is_conversion
 from partita.training.runner import default_folder, train

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from partita.config.renames import renamed_keys
+from partita.data import image_data, text_data  # noqa: F401 - kinds of data, which register
 from partita.data.batches import ROWS, Padded, Rows
-from partita.data.documents import SEPARATORS, Corpus
-from partita.data.image_sets import ImageSet, Whole, is_image_tokenizer
-from partita.data.images import ImageOptions
+from partita.data.documents import Corpus
+from partita.data.kinds import DataKind, kind_named
 from partita.data.prepare import PrepareOptions
 from partita.data.token_source import TokenSource
-from partita.data.tokenizers import LARGEST_VOCABULARY, Tokenizer
+from partita.data.tokenizers import LARGEST_VOCABULARY
+from partita.data.whole_rows import Whole
 from partita.errors import naming, require, require_int
-from partita.files.names import PREFIX
 
 LONGER = ("cut", "skip", "refuse")
 
@@ -85,20 +84,7 @@ class DataOptions:
 
     def corpus(self) -> Corpus:
         """Where the text comes from."""
-        require(bool(self.path), "data.path", "no text is given", "name a file: partita train FILE")
-        hosted = self.path.startswith(PREFIX)
-        path = self.path if hosted else Path(self.path)
-        with naming(NAMES):
-            return Corpus(path, self.field, self.documents, self.label)
-
-    def image_set(self, split: str = "train") -> ImageSet:
-        """Where the images come from."""
-        require(
-            bool(self.path), "data.path", "no images are given", "name a set: partita train SET"
-        )
-        with naming(NAMES):
-            options = ImageOptions(split=split, size=self.size, colour=self.colour)
-            return ImageSet(self.path, options, self.validation_fraction)
+        return text_data.corpus_of(self)
 
     def row_source(self, tokens: TokenSource, length: int, separator: int | None = None) -> Rows:
         """The tokens as rows; `separator` as in `Padded`."""
@@ -109,10 +95,6 @@ class DataOptions:
             return Padded(tokens, length, skip=self.longer == "skip", separator=separator)
         rows: Rows = ROWS[kind](tokens, length, self.document_attention)
         return rows
-
-    def separator_tokens(self, tokenizer: Tokenizer) -> int:
-        """How many tokens stand between documents."""
-        return len(tokenizer.encode_array(SEPARATORS[self.documents]))
 
 
 @dataclass(frozen=True)
@@ -133,9 +115,9 @@ class TokenizerOptions:
             require_int(self.levels, "tokenizer.levels", 2, 256)
 
     @property
-    def of_images(self) -> bool:
-        """Whether it makes tokens of images."""
-        return is_image_tokenizer(self.name)
+    def kind(self) -> DataKind:
+        """The kind of data that it makes tokens of."""
+        return kind_named(self.name)
 
     def preparation(self, data: DataOptions) -> PrepareOptions:
         """What the tokens depend on, beside the files."""

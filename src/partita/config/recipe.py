@@ -72,7 +72,7 @@ class Recipe:
         data, training = self.data, self.training
         method = METHODS[self.method.name]
         usual = "padded" if data.label else method.default_rows
-        rows = data.rows or ("whole" if self.tokenizer.of_images else usual)
+        rows = data.rows or self.tokenizer.kind.rows or usual
         longer = data.longer or ("refuse" if method.whole_texts else None)
         data = dataclasses.replace(data, rows=rows, longer=longer)
         if training.steps is None and training.seconds is None:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from jaxtyping import Int64
-from safetensors.torch import save, save_file
-from torch import Tensor
+from numpy.typing import NDArray
+from safetensors.torch import save
 
-from partita.data.batches import ROWS, Rows
 from partita.data.checking import Progress
 from partita.data.image_tokenizers import ImageTokenizer, PixelTokenizer
 from partita.data.images import ImageOptions, Images, read_images
 from partita.data.images.sources import DIGITS
 from partita.data.manifest import FORMAT
-from partita.data.prepared import TOKENIZER, TOKENIZER_TENSORS, Prepared, tokens_in
-from partita.data.shards import ShardWriter
-from partita.data.token_source import TokenSource
+from partita.data.prepared import Prepared, tokens_in
+from partita.data.whole_rows import write_rows
 from partita.errors import require
 from partita.files.reading import content_hash, files_under, reading, watch
 
@@ -69,14 +67,6 @@ class ImageSet:
             if place.is_dir():
                 return files_under(place)
             return [place] if place.is_file() else []
-
-
-def is_image_tokenizer(name: str) -> bool:
-    """Whether a tokenizer's name is that of one for images: pixels, or the folder of a trained one.
-
-    (Tokenizers of text are files, or names on a hub.)
-    """
-    return name == PIXELS or Path(name).is_dir()
 
 
 def make_image_tokenizer(name: str, levels: int | None, images: Images) -> ImageTokenizer:
@@ -124,50 +114,14 @@ def _described(tokenizer: ImageTokenizer) -> bytes:
 
 
 def _write(images: Images, tokenizer: ImageTokenizer, folder: Path, source: ImageSet) -> None:
-    """Encode some images at a time into two writers."""
-    facts = {"path": source.path, "valid": source.valid}
+    """Encode some images at a time."""
     names = list(images.classes) or [str(n) for n in range(int(images.labels.max()) + 1)]
-    with (
-        ShardWriter(folder / "train", tokenizer.vocab_size, facts) as train,
-        ShardWriter(folder / "valid", tokenizer.vocab_size, facts) as valid,
-    ):
+
+    def rows() -> Iterator[tuple[NDArray[Any], str]]:
         for first in range(0, len(images), BATCH):
-            rows = torch.arange(first, min(first + BATCH, len(images)))
-            part = images.select(rows)
-            tokens = tokenizer.encode(part)
-            for row, label in zip(tokens, part.labels.tolist(), strict=True):
-                behind = valid.tokens < source.valid * (train.tokens + valid.tokens)
-                writer = valid if behind else train
-                writer.write(row.numpy())
-                writer.end_document(names[label])
-        train.classes = valid.classes = names
-    (folder / TOKENIZER).write_text(json.dumps(tokenizer.describe()))
-    if tensors := tokenizer.tensors():
-        save_file(tensors, folder / TOKENIZER_TENSORS)
+            part = images.select(torch.arange(first, min(first + BATCH, len(images))))
+            for row, label in zip(tokenizer.encode(part), part.labels.tolist(), strict=True):
+                yield row.numpy(), names[label]
 
-
-@ROWS.register("whole")
-@dataclass(frozen=True)
-class Whole(Rows):
-    """Documents that all have the length of a row, as images have."""
-
-    source: TokenSource
-    length: int
-    document_attention: bool = False
-
-    def __post_init__(self) -> None:
-        total, count = len(self.source), len(self.source.ends)
-        each = total // max(count, 1)
-        fits = total == count * self.length
-        problem = f"is {self.length}, but an image has {each} tokens"
-        require(fits, "network.length", problem, f"give --network.length {each}")
-
-    def __len__(self) -> int:
-        return len(self.source.ends)
-
-    def spans(self, index: Tensor, epoch: Tensor, seed: int) -> list[tuple[int, int]]:  # noqa: ARG002 - images are not cut
-        return [(start, self.length) for start in (index * self.length).tolist()]
-
-    def read(self, spans: list[tuple[int, int]]) -> tuple[Int64[Tensor, "N L"], None, None]:
-        rows = [self.source.read(start, start + size) for start, size in spans]
-        return torch.stack(rows), None, None
+    facts = {"path": source.path, "valid": source.valid}
+    write_rows(folder, tokenizer, rows(), classes=names, valid=source.valid, facts=facts)

@@ -5,30 +5,28 @@ Pixels are bytes: a tokenizer takes `Images`, which know their levels, or bytes,
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from partita.data.any_tokenizer import TOKENIZERS, AnyTokenizer, from_files
 from partita.data.images.base import Images, as_bytes, byte_pixels, check_levels, quantise
 from partita.errors import InputError, require, require_int
-from partita.registry import Registry
 
 LARGEST_SIDE = 1 << 12
 Pixels = UInt8[Tensor, "N C H W"]
 
 
-class ImageTokenizer(ABC):
+class ImageTokenizer(AnyTokenizer):
     """What the rest of the library needs of an image tokenizer."""
 
-    if TYPE_CHECKING:
+    data = "images"
 
-        @property
-        def vocab_size(self) -> int:
-            """Number of ids: one more than the largest."""
+    if TYPE_CHECKING:
 
         @property
         def grid(self) -> tuple[int, int]:
@@ -42,28 +40,8 @@ class ImageTokenizer(ABC):
     def decode(self, tokens: Int64[Tensor, "N L"]) -> Pixels:
         """Ids to bytes."""
 
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Everything but the tensors that makes this tokenizer what it is, as JSON."""
 
-    @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors that belong to it; see `from_description`."""
-
-
-class Restorable(Protocol):
-    """A kind of tokenizer that can be made of what it was saved as."""
-
-    @staticmethod
-    def restore(
-        description: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> ImageTokenizer: ...
-
-
-IMAGE_TOKENIZERS: Registry[type[Restorable]] = Registry("tokenizer")
-
-
-@IMAGE_TOKENIZERS.register("pixels")
+@TOKENIZERS.register("pixels")
 class PixelTokenizer(ImageTokenizer):
     """One token per pixel and channel: its level.
 
@@ -99,9 +77,6 @@ class PixelTokenizer(ImageTokenizer):
         size = list(self.size)
         return {"kind": "pixels", "levels": self.levels, "channels": self.channels, "size": size}
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
     @staticmethod
     def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> PixelTokenizer:
         require(not tensors, "tokenizer", "pixels have no tensors, but there are some")
@@ -113,15 +88,11 @@ class PixelTokenizer(ImageTokenizer):
 
 
 def from_description(description: object, tensors: Mapping[str, Tensor]) -> ImageTokenizer:
-    """The tokenizer that `describe` and `tensors` described; anything else is refused."""
-    if not isinstance(description, dict):
-        got = type(description).__name__
-        raise InputError("tokenizer", f"its description must be a dict, got {got}")
-    kind = description.get("kind")
-    entry = IMAGE_TOKENIZERS[kind] if isinstance(kind, str) else None
-    if entry is None:
-        raise InputError("tokenizer", f"it has no kind, got {kind!r:.200}")
-    return entry.restore({k: v for k, v in description.items() if k != "kind"}, tensors)
+    """The tokenizer of images that `describe` and `tensors` described; anything else is refused."""
+    made = from_files(description, tensors)
+    if not isinstance(made, ImageTokenizer):
+        raise InputError("tokenizer", f"is one of {made.data}, and this needs one of images")
+    return made
 
 
 # What all kinds check ----------------------------------------------------------------------------

@@ -1,31 +1,141 @@
-"""Tokenizers of any kind of data: of text, or of images."""
+"""Kinds of data: what preparing, rows and checks need to know of text, images, or anything else.
+
+A kind of data is an object in `KINDS`; the name of a recipe's tokenizer says which kind it is of.
+What the command line does with models of a kind is told in `partita.modalities`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from torch import Tensor
-
-from partita.data import image_tokenizers, tokenizers
-from partita.data import vq_tokenizer as _vq_tokenizer  # noqa: F401 - registers itself
-from partita.data.image_tokenizers import IMAGE_TOKENIZERS, ImageTokenizer
-from partita.data.tokenizers import Tokenizer
-from partita.errors import InputError, require
-
-AnyTokenizer = Tokenizer | ImageTokenizer
+from partita.data.any_tokenizer import AnyTokenizer
+from partita.data.checking import Progress
+from partita.data.prepared import Prepared
+from partita.registry import Registry
 
 
-def any_tokenizer(description: object, tensors: Mapping[str, Tensor]) -> AnyTokenizer:
-    """The tokenizer that a description and tensors make; what is in them is not trusted."""
-    kind = description.get("kind") if isinstance(description, dict) else None
-    if isinstance(kind, str) and kind in IMAGE_TOKENIZERS:
-        return image_tokenizers.from_description(description, tensors)
-    require(not tensors, "tokenizer", "a tokenizer of text has no tensors, but there are some")
-    return tokenizers.from_description(description)
+@runtime_checkable
+class DataSettings(Protocol):
+    """What a recipe says of its data, in the section `data`."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def path(self) -> str: ...
+        @property
+        def field(self) -> str: ...
+        @property
+        def documents(self) -> str: ...
+        @property
+        def label(self) -> str | None: ...
+        @property
+        def rows(self) -> str | None: ...
+        @property
+        def validation_fraction(self) -> float: ...
+        @property
+        def size(self) -> int | None: ...
+        @property
+        def colour(self) -> bool | None: ...
+        @property
+        def cache(self) -> str: ...
 
 
-def text_tokenizer(tokenizer: AnyTokenizer) -> Tokenizer:
-    """A tokenizer of text; one of images is refused."""
-    if isinstance(tokenizer, ImageTokenizer):
-        raise InputError("model", "is one of images, and this needs one of text")
-    return tokenizer
+@runtime_checkable
+class TokenizerSettings(Protocol):
+    """What a recipe says of its tokenizer, in the section `tokenizer`."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def vocab_size(self) -> int: ...
+        @property
+        def levels(self) -> int | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparing:
+    """What whoever prepares data is asked to call, and how little of it is too little."""
+
+    accept: Callable[[str], None] = field(default=lambda _name: None)
+    """Hears the name that the tokens will have, and may refuse."""
+    examine: Callable[[Prepared], None] = field(default=lambda _prepared: None)
+    """Sees the tokens, and may refuse them; then nothing of them is left behind."""
+    progress: Callable[[int], None] = field(default=lambda _count: None)
+    """Hears how much has been read so far."""
+    checking: Progress | None = None
+    """Hears how many bytes of tokens from the cache have been checked, of how many."""
+    least: int = 1
+    """Tokens to train on without which the data are refused."""
+
+
+class DataKind(ABC):
+    """A kind of data, as files become rows of tokens."""
+
+    name: ClassVar[str]
+    """What the data are, in a word: "text", "images"."""
+    each: ClassVar[str] = "document"
+    """What one of them is called."""
+    unit: ClassVar[str] = "characters"
+    """What is counted while they are read."""
+    rows: ClassVar[str | None] = None
+    """The one kind of rows that such data have; None where a recipe chooses."""
+    labels_are_learned: ClassVar[bool] = True
+    """Whether a network must know the classes of data that have some."""
+
+    @abstractmethod
+    def claims(self, tokenizer: str) -> bool:
+        """Whether the name of a tokenizer is that of one for such data."""
+
+    def remedy(self, path: str) -> str | None:  # noqa: ARG002 - of no kind in particular
+        """How to name a tokenizer, for data that can only be of this kind; None for others."""
+        return None
+
+    @abstractmethod
+    def check(self, data: DataSettings, tokenizer: TokenizerSettings) -> None:
+        """Refuse data that are not there."""
+
+    @abstractmethod
+    def check_options(self, data: DataSettings, tokenizer: TokenizerSettings) -> None:
+        """Refuse choices of a recipe that such data do not have."""
+
+    @abstractmethod
+    def prepare(
+        self,
+        data: DataSettings,
+        tokenizer: TokenizerSettings,
+        given: AnyTokenizer | None = None,
+        how: Preparing | None = None,
+    ) -> Prepared:
+        """The data as tokens: from the cache if nothing changed, made now otherwise.
+
+        A `given` tokenizer, that of a model which is trained further, takes the place of the one
+        that the settings name.
+        """
+
+    @abstractmethod
+    def check_network(self, tokenizer: AnyTokenizer, length: int, grid: int) -> None:
+        """Refuse a network whose rows, or the columns of whose grid, do not fit."""
+
+    def separator(self, data: DataSettings, tokenizer: AnyTokenizer) -> int | None:  # noqa: ARG002
+        """How many tokens stand between documents; None where they do not follow each other."""
+        return None
+
+
+KINDS: Registry[DataKind] = Registry("data")
+USUAL = "text"  # what a tokenizer is for that no kind claims: files, and names on a hub
+
+
+def kind_of(tokenizer: AnyTokenizer) -> DataKind:
+    """The kind of data that a tokenizer is for."""
+    return KINDS[tokenizer.data]
+
+
+def kind_named(tokenizer: str) -> DataKind:
+    """The kind of data that the name of a tokenizer stands for."""
+    claimed = (kind for kind in (KINDS[name] for name in KINDS) if kind.claims(tokenizer))
+    return next(claimed, KINDS[USUAL])

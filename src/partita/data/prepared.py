@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from partita.data.checking import Progress, check_contents, size_of
-from partita.data.kinds import AnyTokenizer, any_tokenizer
+from partita.data.known_tokenizers import AnyTokenizer, any_tokenizer
 from partita.data.manifest import MANIFEST, recorded
 from partita.data.shards import Shards
 from partita.errors import InputError, require

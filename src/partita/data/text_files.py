@@ -1,6 +1,7 @@
 """Files of text as strings in bounded memory: unpacked, decoded, refused where they are no text.
 
-A file that unpacks to a thousand times its size is read like any other: some of it at a time.
+A file that unpacks to a thousand times its size is read like any other: some of it at a time. The
+ends of compressed files are looked for here, since fsspec takes half a .zst file for a whole one.
 """
 
 from __future__ import annotations

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 
+from partita.data.any_tokenizer import TOKENIZERS, AnyTokenizer, from_files
 from partita.data.long_words import without_long_words
 from partita.errors import InputError, require, require_int
 
@@ -21,14 +23,10 @@ LARGEST_VOCABULARY = 1 << 24  # whoever trains a bpe, or a network, makes room f
 TEXT8_ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 
 
-class Tokenizer(ABC):
-    """What the rest of the library needs of a tokenizer."""
+class Tokenizer(AnyTokenizer):
+    """What the rest of the library needs of a tokenizer of text."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def vocab_size(self) -> int:
-            """Number of ids: one more than the largest."""
+    data = "text"
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -42,11 +40,8 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """Ids to text; ids that are no token are left out."""
 
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Everything that makes this tokenizer what it is, as JSON (see `from_description`)."""
 
-
+@TOKENIZERS.register("bytes")
 class ByteTokenizer(Tokenizer):
     """UTF-8 bytes: 256 ids, no training, every text."""
 
@@ -64,7 +59,13 @@ class ByteTokenizer(Tokenizer):
     def describe(self) -> dict[str, Any]:
         return {"kind": "bytes"}
 
+    @staticmethod
+    def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ByteTokenizer:  # noqa: ARG004
+        _refuse_tensors(tensors)
+        return ByteTokenizer()
 
+
+@TOKENIZERS.register("characters")
 class CharacterTokenizer(Tokenizer):
     """One id per character of an alphabet. Text8's is a-z (0..25) and the space (26)."""
 
@@ -107,6 +108,13 @@ class CharacterTokenizer(Tokenizer):
     def describe(self) -> dict[str, Any]:
         return {"kind": "characters", "alphabet": self.alphabet}
 
+    @staticmethod
+    def restore(
+        description: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> CharacterTokenizer:
+        _refuse_tensors(tensors)
+        return CharacterTokenizer(_string(description, "alphabet"))
+
 
 @contextmanager
 def _told(problem: str) -> Iterator[None]:
@@ -119,6 +127,7 @@ def _told(problem: str) -> Iterator[None]:
         raise InputError("tokenizer", f"{problem}: {' '.join(str(error).split())}") from error
 
 
+@TOKENIZERS.register("tokenizers")
 class BPETokenizer(Tokenizer):
     """Byte-level byte-pair encoding, trained on the spot; every text survives the round trip.
 
@@ -206,6 +215,11 @@ class BPETokenizer(Tokenizer):
     def describe(self) -> dict[str, Any]:
         return {"kind": "tokenizers", "json": self.backend.to_str()}
 
+    @staticmethod
+    def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> BPETokenizer:
+        _refuse_tensors(tensors)
+        return BPETokenizer.from_json(_string(description, "json"))
+
 
 def _may_lose(backend: tokenizers.Tokenizer) -> bool:
     """Whether characters that it does not know are dropped: it has no token for them, nor bytes."""
@@ -233,21 +247,18 @@ def _refuse_losses(text: str, offsets: list[tuple[int, int]]) -> None:
 
 
 def from_description(description: object) -> Tokenizer:
-    """The tokenizer that `describe` described; anything else is refused."""
-    if not isinstance(description, dict):
-        got = type(description).__name__
-        raise InputError("tokenizer", f"its description must be a dict, got {got}")
-    kind = description.get("kind")
-    if kind == "bytes":
-        return ByteTokenizer()
-    if kind == "characters":
-        return CharacterTokenizer(_string(description, "alphabet"))
-    if kind == "tokenizers":
-        return BPETokenizer.from_json(_string(description, "json"))
-    raise InputError("tokenizer", f"unknown kind {kind!r}", "known: bytes, characters, tokenizers")
+    """The tokenizer of text that `describe` described; anything else is refused."""
+    made = from_files(description, {})
+    if not isinstance(made, Tokenizer):
+        raise InputError("tokenizer", f"is one of {made.data}, and this needs one of text")
+    return made
 
 
-def _string(description: dict[str, Any], key: str) -> str:
+def _refuse_tensors(tensors: Mapping[str, Tensor]) -> None:
+    require(not tensors, "tokenizer", "a tokenizer of text has no tensors, but there are some")
+
+
+def _string(description: Mapping[str, Any], key: str) -> str:
     value = description.get(key)
     if not isinstance(value, str):
         raise InputError("tokenizer", f"its description has no text under {key!r}")

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from partita.data.any_tokenizer import TOKENIZERS
 from partita.data.image_tokenizers import (
-    IMAGE_TOKENIZERS,
     ImageTokenizer,
     Pixels,
     check_size,
@@ -21,13 +21,14 @@ from partita.data.image_tokenizers import (
     stored_size,
 )
 from partita.data.images.base import Images, byte_pixels
+from partita.devices import in_outline
 from partita.errors import InputError, described, fits, require
 from partita.networks.vq import VQConfig, VQNetwork
 
 BATCH = 256  # images at a time
 
 
-@IMAGE_TOKENIZERS.register("vq")
+@TOKENIZERS.register("vq")
 class VQTokenizer(ImageTokenizer):
     """One token for `factor` x `factor` pixels, in raster order: the code of a VQ network."""
 
@@ -92,8 +93,7 @@ class VQTokenizer(ImageTokenizer):
         size = check_size(stored_size(given.pop("size", None)))
         channels, config = stored_int(given, "channels"), _config(given.pop("network", None))
         refuse_rest(given)
-        # In shape alone: sizes that no memory could hold cost nothing.
-        with torch.device("meta"):
+        with in_outline():
             network = VQNetwork(config, channels, size)
         expected = network.state_dict()
         for name in sorted({*expected, *tensors}):

@@ -14,13 +14,14 @@ from partita.data.image_tokenizers import ImageTokenizer, Pixels
 from partita.data.images import Images
 from partita.errors import require
 from partita.likelihood.bounds import nelbo
-from partita.models.trained import TrainedModel
+from partita.models.trained import MODELS, TrainedModel
 from partita.samplers import Prompt
 from partita.samplers.base import Step
 
 GREY = 128  # of what is hidden
 
 
+@MODELS.register("images")
 class ImageModel(TrainedModel):
     """A method over the tokens of an image tokenizer."""
 

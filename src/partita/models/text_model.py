@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -19,11 +19,13 @@ from partita.errors import InputError, require
 from partita.likelihood.bounds import nelbo, replicate_nats, standard_error
 from partita.methods.contracts import TextMethod
 from partita.models.score import Score
-from partita.models.trained import TrainedModel, of_kind
+from partita.models.trained import MODELS, TrainedModel, of_kind
+from partita.moved import name_of_before
 
 _VISITS = 16  # of each replicate, to a text that is scored as a whole
 
 
+@MODELS.register("text")
 class TextModel(TrainedModel):
     """A method, its tokenizer and the recipe that made it."""
 
@@ -175,13 +177,12 @@ def _numbered(place: int, count: int) -> Iterator[None]:
         raise InputError(error.argument, f"{which}{error.problem}", error.remedy) from error
 
 
-def load(
-    path_or_hub_id: str | Path, *, device: str = "auto", revision: str | None = None
-) -> TextModel:
-    """A model of text, from wherever `TrainedModel.from_pretrained` finds one."""
-    return TextModel.from_pretrained(path_or_hub_id, device=device, revision=revision)
-
-
 def as_text(model: TrainedModel, name: str | Path) -> TextModel:
     """A model of text; one of images is refused."""
     return of_kind(TextModel, model, name)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)

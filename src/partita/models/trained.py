@@ -12,19 +12,20 @@ from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
 from partita.config.recipe import Recipe
-from partita.data.image_tokenizers import ImageTokenizer, Pixels
+from partita.data.any_tokenizer import AnyTokenizer
+from partita.data.image_tokenizers import Pixels
 from partita.data.images import Images
-from partita.data.kinds import AnyTokenizer
 from partita.devices import choose_device
 from partita.errors import InputError, require
 from partita.execution.choice import sample
 from partita.files import format
-from partita.models.card import Terms, model_card, terms_of
+from partita.models.card import Terms, model_card
 from partita.models.default import default_model
 from partita.models.find import read_found
-from partita.models.parts import config, read, tokenizer_files
+from partita.models.saved import config, tokenizer_files
 from partita.models.score import Score
 from partita.provenance import portable
+from partita.registry import Registry
 
 if TYPE_CHECKING:
     from partita.models.text_model import TextModel
@@ -42,7 +43,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
     """
 
     data: ClassVar[str]
-    """What the model is of, in a word."""
+    """The kind of data that the model is of, in a word."""
     instead: ClassVar[str] = "partita.load takes models of any data"
     """What to use where a model of other data is asked for."""
 
@@ -60,6 +61,10 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
     @abstractmethod
     def sample(self, count: int = 1, **options: Any) -> list[str] | Pixels:
         """Texts that the model writes, or pictures that it draws."""
+
+    def preview(self, count: int) -> list[str] | Pixels:
+        """Samples that a run keeps on its way, to look at: texts, or pictures."""
+        return self.sample(count)
 
     @overload
     def infill(self, text: str, /, count: int = 1, **options: Any) -> list[str]: ...
@@ -209,6 +214,8 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         """
         for name in unknown:
             raise InputError(name, "unknown option", "partita knows device beside the hub's own")
+        from partita.models.assembling import assembled  # which knows all classes of models
+
         chosen = choose_device(device)
         model = read_found(
             lambda folder: assembled(folder, chosen),
@@ -222,26 +229,15 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         return of_kind(cls, model, pretrained_model_name_or_path)
 
 
+MODELS: Registry[type[TrainedModel]] = Registry("data")
+"""Classes of models by the kind of data that they are of."""
+
+
 def of_kind(kind: type[M], model: TrainedModel, name: str | Path) -> M:
     """The model as one of that kind; one of other data is refused."""
     if not isinstance(model, kind):
         raise InputError("model", f"{name} is a model of {model.data}", model.instead)
     return model
-
-
-def kind_of(tokenizer: AnyTokenizer) -> type[TrainedModel]:
-    """The kind of model for the data that a tokenizer is for."""
-    from partita.models.image_model import ImageModel
-    from partita.models.text_model import TextModel
-
-    return ImageModel if isinstance(tokenizer, ImageTokenizer) else TextModel
-
-
-def assembled(folder: Path, device: torch.device) -> TrainedModel:
-    """The model of a folder, of the kind of data that its tokenizer is for."""
-    parts, terms = read(folder), terms_of(folder)
-    kind = kind_of(parts.tokenizer)
-    return kind(parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance, terms)
 
 
 @overload
@@ -264,8 +260,5 @@ def load(
     Without a name it is the one that this installation comes with, which writes text. Every file
     is checked first; nothing in them is ever run.
     """
-    if path_or_hub_id is None:
-        from partita.models.text_model import TextModel
-
-        return TextModel.from_pretrained(default_model(), device=device, revision=revision)
-    return TrainedModel.from_pretrained(path_or_hub_id, device=device, revision=revision)
+    name = default_model() if path_or_hub_id is None else path_or_hub_id
+    return TrainedModel.from_pretrained(name, device=device, revision=revision)

@@ -25,7 +25,6 @@ from partita.config.migration import saved_recipe
 from partita.config.recipe import Recipe, differences
 from partita.contracts.batch import Batch
 from partita.data.batches import documents_of
-from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.prepared import Prepared
 from partita.distillation.sdtt import check_student
 from partita.errors import InputError, naming, require
@@ -64,29 +63,15 @@ def check_run(recipe: Recipe, folder: Path, world: World) -> Recipe:
 
 
 def check_data(recipe: Recipe) -> None:
-    """Refuse a text or a set of images that is not there."""
-    if recipe.tokenizer.of_images:
-        recipe.data.image_set().check()
-        return
-    pixels = recipe.data.path == "digits" and not Path(recipe.data.path).exists()
-    problem = f"{recipe.tokenizer.name} makes no tokens of images"
-    remedy = "give pixels, or the folder of a tokenizer that partita vq made"
-    require(not pixels, "tokenizer.name", problem, remedy)
-    recipe.data.corpus()
+    """Refuse data that are not there."""
+    recipe.tokenizer.kind.check(recipe.data, recipe.tokenizer)
 
 
 def check_rows(recipe: Recipe) -> None:
     """Refuse rows that the method cannot learn from, and choices that rows do not have."""
     row_length(recipe)
     rows, name = recipe.data.rows, recipe.method.name
-    if recipe.tokenizer.of_images:
-        problem = "is for text; the classes of images are their folders"
-        require(recipe.data.label is None, "data.label", problem, "leave it out")
-        require(rows == "whole", "data.rows", "images are whole rows", "leave it out")
-    else:
-        require(rows != "whole", "data.rows", "whole rows are for images", "leave it out")
-        of_pixels = "is for images of pixels; give --tokenizer.name pixels too"
-        require(recipe.tokenizer.levels is None, "tokenizer.levels", of_pixels)
+    recipe.tokenizer.kind.check_options(recipe.data, recipe.tokenizer)
     whole = not METHODS[name].whole_texts or rows == "padded"
     problem = f"{rows} rows have no ends of their own, and {name} learns where texts end"
     require(whole, "data.rows", problem, "leave it out, or give padded")
@@ -190,29 +175,19 @@ def check_resume(folder: Path, recipe: Recipe, tokens: str | None = None) -> Non
 def check_tokens(recipe: Recipe, prepared: Prepared) -> None:
     """Refuse tokens that the recipe cannot make its rows of."""
     _check_lengths(recipe, prepared)
-    if isinstance(prepared.tokenizer, ImageTokenizer):
-        _check_grid(recipe, *prepared.tokenizer.grid)
+    network = recipe.network
+    recipe.tokenizer.kind.check_network(prepared.tokenizer, network.length, network.grid)
     _check_classes(recipe, prepared)
-
-
-def _check_grid(recipe: Recipe, rows: int, columns: int) -> None:
-    """The network's positions must be those of an image's tokens."""
-    grid, length = recipe.network.grid, recipe.network.length
-    problem = f"is {length}, but an image has {rows} x {columns} tokens"
-    remedy = f"give --network.length {rows * columns} --network.grid {columns}"
-    require(length == rows * columns, "network.length", problem, remedy)
-    problem = f"is {grid}, but an image has {columns} columns of tokens"
-    require(grid in (0, columns), "network.grid", problem, f"give {columns}")
 
 
 def _check_classes(recipe: Recipe, prepared: Prepared) -> None:
     """The network must have a label for each class of the data, and no other."""
-    classes, told = prepared.train.classes, recipe.network.classes
-    if recipe.tokenizer.of_images and told == 0:  # pictures may be drawn without a label
+    kind, classes, told = recipe.tokenizer.kind, prepared.train.classes, recipe.network.classes
+    if told == 0 and not kind.labels_are_learned:
         return
     few = ", ".join(classes[:_SHOWN]) + (", ..." if len(classes) > _SHOWN else "")
-    each = "images" if recipe.tokenizer.of_images else "documents"
-    found = f"the {each} have {len(classes)} ({few})" if classes else f"none of the {each} has one"
+    found = f"the {kind.each}s have {len(classes)} ({few})"
+    found = found if classes else f"none of the {kind.each}s has one"
     remedy = "leave it out, or say with data.label what they are"
     remedy = f"give --network.classes {len(classes)}" if classes else remedy
     problem = f"is {told}, but {found}"

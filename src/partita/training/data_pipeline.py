@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from partita.config.recipe import Recipe
+from partita.data.any_tokenizer import AnyTokenizer
 from partita.data.batches import Order, documents_of
-from partita.data.image_sets import prepare_images
-from partita.data.kinds import AnyTokenizer, text_tokenizer
-from partita.data.prepare import prepare
+from partita.data.kinds import Preparing
 from partita.data.prepared import Prepared
 from partita.errors import require
 from partita.methods import METHODS
@@ -28,39 +26,25 @@ def tokens_of(
     recipe: Recipe,
     tokenizer: AnyTokenizer | None = None,
     *,
-    accept: Callable[[str], None] | None = None,
-    examine: Callable[[Prepared], None] | None = None,
+    accept: Callable[[str], None] = lambda _name: None,
+    examine: Callable[[Prepared], None] = lambda _prepared: None,
     callback: Callback | None = None,
 ) -> Prepared:
-    """The recipe's text or images as tokens, made or found on the disk.
+    """The recipe's data as tokens, made or found on the disk.
 
     A `tokenizer`, that of a model which is trained further, takes the place of the recipe's.
     `accept` sees the name of the tokens before any is made, `examine` the tokens before they are
     kept; either may refuse them.
     """
-    told = callback or Callback()
-    if recipe.tokenizer.of_images:
-        return prepare_images(
-            recipe.data.image_set(),
-            Path(recipe.data.cache),
-            recipe.tokenizer.name,
-            recipe.tokenizer.levels,
-            tokenizer,  # type: ignore[arg-type]
-            accept=accept,
-            examine=examine,
-            checking=told.on_check,
-        )
-    return prepare(
-        recipe.data.corpus(),
-        Path(recipe.data.cache),
-        recipe.tokenizer.preparation(recipe.data),
-        told.on_prepare,
-        None if tokenizer is None else text_tokenizer(tokenizer),
+    listener = callback or Callback()
+    how = Preparing(
         accept=accept,
-        least=row_length(recipe) if recipe.data.rows == "packed" else 1,
         examine=examine,
-        checking=told.on_check,
+        progress=listener.on_prepare,
+        checking=listener.on_check,
+        least=row_length(recipe) if recipe.data.rows == "packed" else 1,
     )
+    return recipe.tokenizer.kind.prepare(recipe.data, recipe.tokenizer, tokenizer, how)
 
 
 def orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
@@ -92,4 +76,4 @@ def separator_of(recipe: Recipe, prepared: Prepared) -> int | None:
     """
     if not METHODS[recipe.method.name].whole_texts:
         return None
-    return recipe.data.separator_tokens(text_tokenizer(prepared.tokenizer))
+    return recipe.tokenizer.kind.separator(recipe.data, prepared.tokenizer)

@@ -27,7 +27,7 @@ from partita.errors import InputError, naming, require, require_int, require_num
 from partita.files import format
 from partita.files.atomic import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
 from partita.models import checkpoints
-from partita.models.parts import config, tokenizer_files
+from partita.models.saved import config, tokenizer_files
 from partita.models.tensor_migration import migrated
 from partita.training.engine import Engine, state_prefix
 from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics

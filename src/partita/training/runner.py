@@ -22,8 +22,8 @@ from partita.data.shards import Shards
 from partita.errors import naming
 from partita.files.names import PREFIX, RUNS
 from partita.methods.contracts import TextMethod
-from partita.models.parts import build
-from partita.models.trained import TrainedModel, kind_of
+from partita.models.assembling import build, model_class
+from partita.models.trained import TrainedModel
 from partita.parallel import World, joined
 from partita.provenance import environment
 from partita.training.callbacks import Callback, Callbacks, RunInfo, callbacks_of
@@ -212,7 +212,7 @@ class RunTrainer(Trainer):
         weights = engine.averaged()
         if engine.world.first:
             method = build(run.recipe, run.tokenizer, weights, run.folder).to(engine.world.device)
-            model = kind_of(run.tokenizer)(method, run.tokenizer, run.recipe)
+            model = model_class(run.tokenizer)(method, run.tokenizer, run.recipe)
             samples: list[str] | Tensor = model.sample(count)
             self.callbacks.on_preview(engine.step, samples)
         engine.world.wait()

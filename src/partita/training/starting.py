@@ -6,7 +6,7 @@ from pathlib import Path
 
 from partita.config.recipe import Recipe, flatten
 from partita.errors import require
-from partita.models.parts import build
+from partita.models.assembling import build
 from partita.models.trained import TrainedModel, load
 from partita.training.conversion import check_conditions, converted, is_conversion, may_change
 

@@ -22,7 +22,7 @@ from partita.errors import InputError, require
 from partita.files import format
 from partita.files.atomic import sha256
 from partita.files.reading import reading
-from partita.models import checkpoints, parts
+from partita.models import assembling, checkpoints
 from partita.models.published.folding import fold_time
 from partita.models.published.identity import (
     check_method,
@@ -96,7 +96,7 @@ def import_model(
     recipe = Recipe(
         tokenizer=TokenizerOptions(tokenizer_name), method=plan.method, network=plan.network
     )
-    method = parts.build(
+    method = assembling.build(
         recipe, tokenizer, {f"network.{name}": tensor for name, tensor in weights.items()}, path
     )
     tell("Computing its checksum")

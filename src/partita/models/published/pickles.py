@@ -6,7 +6,8 @@ lists, dictionaries, tensors that lie elsewhere in the same file, and parts of a
 (`Node`, which only keeps what it is given). Whatever else a program asks for (an instance of some
 class, the result of some call) becomes `OPAQUE`, one inert value that swallows all that is done to
 it. Python's own unpickler, however restricted, calls what it is given, hashes what it finds, and
-makes room for as much as it is told to; this one does not.
+makes room for as much as it is told to; this one does not. Nor is torch's loader for weights alone
+enough: nested keys end its process, and it does not read the pickle protocols from 4 on.
 """
 
 from __future__ import annotations

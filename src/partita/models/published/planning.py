@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from partita.config.method import MethodOptions
 from partita.data.tokenizers import Tokenizer
+from partita.devices import in_outline
 from partita.errors import naming, require
 from partita.models.published import reference
 from partita.models.published.reference import DERIVED, EMBEDDING, SWAP, listed
@@ -134,7 +134,7 @@ def check_numbers(state: Mapping[str, Stored], file_size: int) -> None:
 def check_tensors(state: Mapping[str, Stored], plan: Plan) -> None:
     """Every tensor must be there, with the shape that its network has."""
     found = renamed_by({key: stored.outline() for key, stored in state.items()}, plan)
-    with torch.device("meta"):
+    with in_outline():
         expected = NETWORKS[plan.method.name][1](plan.config).state_dict()
     missing = [name for name in expected if name not in found]
     require(not missing, "file", f"lacks what we call {listed(missing)}")

@@ -2,61 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.terminal import heading
 from partita.data.image_tokenizers import PixelTokenizer
 from partita.data.images import ImageOptions, Images, read_images
 from partita.errors import naming, require
 from partita.evaluation.image_quality import find_classifier, image_quality, independent_bits
 from partita.files.atomic import check_folder
+from partita.modalities.base import Evaluation, Work, heading
+from partita.modalities.images import ImageEvaluation
 from partita.models.image_model import ImageModel
-
-if TYPE_CHECKING:
-    from partita.commands.eval import Options
 
 _NAMES = {"path": "file", "split": "file", "label": "file"}
 _NAMES |= {"folder": "--classifier", "model": "--classifier", "images": "--classifier"}
 
 
-def prepared(model: ImageModel, chosen: Options) -> Callable[[Progress], dict[str, Any]]:
+def prepared(model: ImageModel, asked: Evaluation, own: ImageEvaluation) -> Work:
     """The work, after everything that it needs has been found."""
-    name = chosen.file or model.recipe.data.path
-    few = chosen.samples in (0, 1)
-    require(chosen.samples != 1, "--samples", "one image has no spread", "give 0, or 2 and more")
-    if chosen.classifier is not None and not few:
-        check_folder(Path(chosen.classifier), "--classifier")
+    name = asked.file or model.recipe.data.path
+    few = asked.samples in (0, 1)
+    require(asked.samples != 1, "--samples", "one image has no spread", "give 0, or 2 and more")
+    if own.classifier is not None and not few:
+        check_folder(Path(own.classifier), "--classifier")
     with naming(_NAMES):
         train, test = _read(model, name, "train"), _read(model, name, "test")
         model.labels_of(test)  # of classes that the model knows
-    if chosen.limit is not None:
-        test = test.select(torch.arange(min(chosen.limit, len(test))))
+    if asked.limit is not None:
+        test = test.select(torch.arange(min(asked.limit, len(test))))
 
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
         # Before the likelihood, which may take long: a sampler may refuse what it is asked for.
-        samples = _samples(model, train, test, name, chosen, bar) if chosen.samples else None
-        if chosen.file is not None:
-            results["likelihood"] = _likelihood(model, train, test, name, chosen, bar)
+        samples = _samples(model, train, test, name, asked, own, bar) if asked.samples else None
+        if asked.file is not None:
+            results["likelihood"] = _likelihood(model, train, test, name, asked, bar)
         return results if samples is None else results | {"samples": samples}
 
     return work
 
 
 def _samples(
-    model: ImageModel, train: Images, test: Images, name: str, chosen: Options, bar: Progress
+    model: ImageModel,
+    train: Images,
+    test: Images,
+    name: str,
+    asked: Evaluation,
+    own: ImageEvaluation,
+    bar: Progress,
 ) -> dict[str, Any]:
-    task = bar.add_task("samples", total=chosen.samples)
+    task = bar.add_task("samples", total=asked.samples)
     with naming(_NAMES):
         judge = find_classifier(
-            chosen.classifier,
+            own.classifier,
             train,
             Path(name).name,
             lambda text: bar.update(task, description=text),
@@ -67,10 +71,10 @@ def _samples(
         judge,
         train,
         test,
-        chosen.samples,
+        asked.samples,
         lambda done: bar.update(task, completed=done),
-        seed=chosen.seed,
-        **chosen.drawing(),
+        seed=asked.seed,
+        **asked.how,
     )
     return asdict(found)
 
@@ -81,13 +85,13 @@ def _read(model: ImageModel, name: str, split: str) -> Images:
 
 
 def _likelihood(
-    model: ImageModel, train: Images, test: Images, name: str, chosen: Options, bar: Progress
+    model: ImageModel, train: Images, test: Images, name: str, asked: Evaluation, bar: Progress
 ) -> dict[str, Any]:
     task = bar.add_task("likelihood", total=1.0)
     bound = model.bits_per_dimension(
         test,
-        replicates=chosen.replicates,
-        seed=chosen.seed,
+        replicates=asked.replicates,
+        seed=asked.seed,
         progress=lambda share: bar.update(task, completed=share),
     )
     seen, tokens = (model.tokenizer.encode(images) for images in (train, test))
@@ -103,7 +107,7 @@ def _likelihood(
     }
 
 
-def table(results: dict[str, Any]) -> Table:
+def table(results: Mapping[str, Any]) -> Table:
     """The numbers for people."""
     shown = Table("", "", show_header=False)
     likelihood, samples = results.get("likelihood"), results.get("samples")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64
@@ -15,62 +15,60 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
-from partita.commands.judging import Identified, described, load_judge, written
-from partita.commands.terminal import heading
 from partita.contracts.estimate import Estimate
 from partita.data.documents import Corpus
 from partita.data.prepare import cache_key
 from partita.data.scored_rows import corpus_rows, whole_rows
 from partita.errors import InputError, naming, require
+from partita.evaluation.judging import Identified, described, load_judge, written
 from partita.evaluation.quality import WordList
 from partita.files.atomic import parents_made
 from partita.files.names import PREFIX
 from partita.likelihood.bounds import nelbo
 from partita.likelihood.orders import order_likelihood, require_ordered
 from partita.likelihood.profile import draw_profiles, profile, require_profiled
+from partita.modalities.base import Evaluation, Work, heading
+from partita.modalities.text import TextEvaluation
 from partita.models.text_model import TextModel
 from partita.samplers import Step
-
-if TYPE_CHECKING:
-    from partita.commands.eval import Options
 
 _NO_WORDS = "the training text is not here; name one with --words"
 
 
-def prepared(model: TextModel, chosen: Options) -> Callable[[Progress], dict[str, Any]]:
+def prepared(model: TextModel, asked: Evaluation, own: TextEvaluation) -> Work:
     """The work, after everything that it needs has been found."""
-    examiner = None if chosen.judge is None else load_judge(chosen.judge, chosen.device)
-    corpus, known = _corpus(model, chosen), _words(model, chosen)
-    if chosen.profile is not None:
+    examiner = None if own.judge is None else load_judge(own.judge, asked.device)
+    corpus, known = _corpus(model, asked), _words(model, asked, own)
+    if own.profile is not None:
         with naming({"profile": "--profile"}):
             require_profiled(model.method)
-    if chosen.order is not None:
+    if own.order is not None:
         with naming({"order": "--order"}):
             require_ordered(model.method)
 
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
-        text = None if corpus is None else _read(model, corpus, chosen)
+        text = None if corpus is None else _read(model, corpus, asked)
         # Before the likelihood, which may take long: a sampler may refuse what it is asked for.
-        samples = _samples(model, examiner, known, chosen, bar) if chosen.samples else None
+        samples = _samples(model, examiner, known, asked, bar) if asked.samples else None
         if text is not None:
-            results["likelihood"] = _likelihood(model, text, chosen, bar)
-            if chosen.order is not None:
-                results["in_order"] = _in_order(model, text, chosen.order, chosen, bar)
-            if chosen.profile is not None:
-                results["profile"] = _profile(model, text, chosen, Path(chosen.profile), bar)
+            results["likelihood"] = _likelihood(model, text, asked, bar)
+            if own.order is not None:
+                results["in_order"] = _in_order(model, text, own.order, asked, bar)
+            if own.profile is not None:
+                results["profile"] = _profile(model, text, asked, Path(own.profile), bar)
         return results if samples is None else results | {"samples": samples}
 
     return work
 
 
-def _corpus(model: TextModel, chosen: Options) -> Corpus | None:
+def _corpus(model: TextModel, asked: Evaluation) -> Corpus | None:
     """The text to measure the likelihood of, read as the model's own was."""
     data = model.recipe.data
     with naming({"path": "file"}):
-        if chosen.file is None:
+        if asked.file is None:
             return None
-        return Corpus(chosen.file, data.field, data.documents, data.label)
+        return Corpus(asked.file, data.field, data.documents, data.label)
 
 
 class _Text(NamedTuple):
@@ -83,13 +81,13 @@ class _Text(NamedTuple):
     label: Int64[Tensor, "N"] | None
 
 
-def _read(model: TextModel, corpus: Corpus, chosen: Options) -> _Text:
+def _read(model: TextModel, corpus: Corpus, asked: Evaluation) -> _Text:
     data = model.recipe.data
     apart = data.rows == "padded" or data.document_attention
     skip = data.longer == "skip"
     rows = partial(whole_rows, skip=skip) if model.flexible else partial(corpus_rows, apart=apart)
     with naming({"path": "file", "field": "file", "text": "file", "label": "file"}):
-        found = rows(corpus, model.tokenizer, model.length, limit=chosen.limit)
+        found = rows(corpus, model.tokenizer, model.length, limit=asked.limit)
         labels = None
         if corpus.label is not None:
             labels = torch.tensor([model.label_number(name) for name in found.labels])
@@ -97,7 +95,7 @@ def _read(model: TextModel, corpus: Corpus, chosen: Options) -> _Text:
     return _Text(tokens, real, found.characters, found.bytes, labels)
 
 
-def _likelihood(model: TextModel, text: _Text, chosen: Options, bar: Progress) -> dict[str, Any]:
+def _likelihood(model: TextModel, text: _Text, asked: Evaluation, bar: Progress) -> dict[str, Any]:
     """The bound of a file (exact for an autoregressive model)."""
     task = bar.add_task("likelihood", total=1.0)
     bound = nelbo(
@@ -105,18 +103,18 @@ def _likelihood(model: TextModel, text: _Text, chosen: Options, bar: Progress) -
         text.tokens,
         is_token=text.real,
         label=text.label,
-        replicates=chosen.replicates,
-        seed=chosen.seed,
+        replicates=asked.replicates,
+        seed=asked.seed,
         progress=lambda share: bar.update(task, completed=share),
     )
-    return _costs(bound, text, chosen, exact=model.exact) | {
+    return _costs(bound, text, asked, exact=model.exact) | {
         "perplexity": bound.perplexity,
         "perplexity_error": bound.perplexity_error,
     }
 
 
 def _in_order(
-    model: TextModel, text: _Text, order: str, chosen: Options, bar: Progress
+    model: TextModel, text: _Text, order: str, asked: Evaluation, bar: Progress
 ) -> dict[str, Any]:
     """What the same text costs, written one token at a time in an order."""
     task = bar.add_task(order, total=1.0)
@@ -126,17 +124,17 @@ def _in_order(
         order,
         is_token=text.real,
         label=text.label,
-        seed=chosen.seed,
+        seed=asked.seed,
         progress=lambda share: bar.update(task, completed=share),
     )
-    return {"order": order} | _costs(cost, text, chosen, exact=True)
+    return {"order": order} | _costs(cost, text, asked, exact=True)
 
 
-def _costs(found: Estimate, text: _Text, chosen: Options, *, exact: bool) -> dict[str, Any]:
+def _costs(found: Estimate, text: _Text, asked: Evaluation, *, exact: bool) -> dict[str, Any]:
     """Bits of a file by the units that it can be counted in."""
     units = {"character": text.characters, "byte": text.bytes, "token": found.tokens}
     return {
-        "file": chosen.file,
+        "file": asked.file,
         **({} if text.label is None else {"given_the_class": True}),
         "exact": exact,
         "tokens": found.tokens,
@@ -150,7 +148,7 @@ def _costs(found: Estimate, text: _Text, chosen: Options, *, exact: bool) -> dic
 
 
 def _profile(
-    model: TextModel, text: _Text, chosen: Options, path: Path, bar: Progress
+    model: TextModel, text: _Text, asked: Evaluation, path: Path, bar: Progress
 ) -> list[dict[str, float]]:
     """Where the bound comes from, as numbers and as a picture."""
     task = bar.add_task("profile", total=1.0)
@@ -158,8 +156,8 @@ def _profile(
         model.method,
         text.tokens,
         text.real,
-        replicates=chosen.replicates,
-        seed=chosen.seed,
+        replicates=asked.replicates,
+        seed=asked.seed,
         label=text.label,
         progress=lambda share: bar.update(task, completed=share),
     )
@@ -180,13 +178,13 @@ def _samples(
     model: TextModel,
     examiner: Identified | None,
     words: WordList | None,
-    chosen: Options,
+    asked: Evaluation,
     bar: Progress,
 ) -> dict[str, Any]:
     """Texts of the model's own sampling section, and what can be said of them."""
-    task = bar.add_task("samples", total=chosen.samples)
-    if not (bar.console.is_terminal or chosen.json):  # where there is no bar
-        bar.console.print(f"Writing {chosen.samples} texts")
+    task = bar.add_task("samples", total=asked.samples)
+    if not (bar.console.is_terminal or asked.quiet):  # where there is no bar
+        bar.console.print(f"Writing {asked.samples} texts")
 
     def write(count: int, first: int) -> list[str]:
         def show(step: Step) -> None:  # the texts of a batch grow together, for half a minute
@@ -194,12 +192,12 @@ def _samples(
             bar.update(task, completed=first + count * share)
 
         callback = None if bar.disable else show  # which costs a copy of the texts at each step
-        place: dict[str, Any] = {"seed": chosen.seed, "first": first, "callback": callback}
-        texts = model.sample(count, **place, **chosen.drawing())
+        place: dict[str, Any] = {"seed": asked.seed, "first": first, "callback": callback}
+        texts = model.sample(count, **place, **asked.how)
         bar.update(task, completed=first + count)
         return texts
 
-    texts = written(chosen.samples, write)
+    texts = written(asked.samples, write)
     cut = not model.flexible  # windows of a long text begin and end anywhere
     return described(texts, model.tokenizer, words, examiner, cut_ends=cut)
 
@@ -214,23 +212,23 @@ def _training_text(model: TextModel) -> Corpus:
     return corpus
 
 
-def _words(model: TextModel, chosen: Options) -> WordList | None:
+def _words(model: TextModel, asked: Evaluation, own: TextEvaluation) -> WordList | None:
     """The words of a text: the one that is named, or that of the training if it is still there."""
-    if chosen.samples == 0:
+    if asked.samples == 0:
         return None
     data = model.recipe.data
-    if chosen.words is None:
+    if own.words is None:
         if data.path and not data.path.startswith(PREFIX):
             with suppress(InputError):
                 return WordList.of_corpus(_training_text(model))
         return None
     with naming({"path": "--words", "field": "--words"}):
-        words = WordList.of_corpus(Corpus(chosen.words, data.field, "paragraph"))
-    require(len(words) > 0, "--words", f"{chosen.words} holds no words", "name another text")
+        words = WordList.of_corpus(Corpus(own.words, data.field, "paragraph"))
+    require(len(words) > 0, "--words", f"{own.words} holds no words", "name another text")
     return words
 
 
-def table(results: dict[str, Any]) -> Table:
+def table(results: Mapping[str, Any]) -> Table:
     """The numbers for people."""
     shown = Table("", "", show_header=False)
     likelihood, samples = results.get("likelihood"), results.get("samples")

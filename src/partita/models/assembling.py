@@ -1,10 +1,13 @@
-"""From files to a method, a tokenizer and a recipe, none of which is trusted."""
+"""From the files of a folder to a model; nothing in them is trusted.
+
+The tokenizer says what data the model is of, and so its class.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,46 +16,35 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from partita.config.migration import saved_recipe, stamped
+from partita.config.migration import saved_recipe
 from partita.config.recipe import Recipe
-from partita.data.image_tokenizers import ImageTokenizer
-from partita.data.kinds import AnyTokenizer, any_tokenizer
+from partita.data.known_tokenizers import AnyTokenizer, any_tokenizer
+from partita.devices import in_outline
 from partita.errors import InputError, require
 from partita.files import format
 from partita.methods import METHODS
+from partita.models import image_model, text_model  # noqa: F401 - they register
+from partita.models.card import terms_of
 from partita.models.tensor_migration import migrated
-from partita.version import __version__
+from partita.models.trained import MODELS, TrainedModel
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FEW_BLOCKS = 64
 _LONGEST = 1 << 24  # tokens; the one size that the weights do not bear out
 
 
-def config(recipe: Recipe, tokenizer: AnyTokenizer, provenance: dict[str, Any]) -> dict[str, Any]:
-    """What `config.json` holds."""
-    return {
-        "library": "partita",
-        "version": __version__,
-        "tokens": tokenizer.vocab_size,
-        **stamped(recipe.to_dict()),
-        "provenance": provenance,
-    }
+def assembled(folder: Path, device: torch.device) -> TrainedModel:
+    """The model of a folder. Every file is checked first."""
+    parts = read(folder)
+    return model_class(parts.tokenizer)(
+        parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance, terms_of(folder)
+    )
 
 
-def tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, Any]:
-    """The files that hold a tokenizer: a description, and tensors if it has some."""
-    tensors = tokenizer.tensors() if isinstance(tokenizer, ImageTokenizer) else {}
-    files: dict[str, Any] = {format.TOKENIZER: tokenizer.describe()}
-    return files | ({format.TOKENIZER_TENSORS: tensors} if tensors else {})
-
-
-def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
-    tensors = format.read_tensors(folder / format.TOKENIZER_TENSORS) if has_tensors else {}
-    copies = {name: tensor.clone() for name, tensor in tensors.items()}
-    format.check_finite(folder / format.TOKENIZER_TENSORS, copies)
-    return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
+def model_class(tokenizer: AnyTokenizer) -> type[TrainedModel]:
+    """The class of the models whose data a tokenizer is for."""
+    return MODELS[tokenizer.data]
 
 
 @dataclass(frozen=True)
@@ -83,6 +75,13 @@ def read(folder: Path) -> Parts:
     return Parts(method, tokenizer, recipe, provenance)
 
 
+def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
+    tensors = format.read_tensors(folder / format.TOKENIZER_TENSORS) if has_tensors else {}
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    format.check_finite(folder / format.TOKENIZER_TENSORS, copies)
+    return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
+
+
 def read_recipe(content: Mapping[str, Any], place: Path) -> Recipe:
     """The recipe in `config.json`, which lies there and holds this; of any version so far."""
     sections = saved_recipe(content, place)
@@ -103,8 +102,7 @@ def build(
     # not have blocks, so that few of them are made in any case.)
     blocks = recipe.network.depth if weights else math.inf
     require(blocks <= max(len(weights), _FEW_BLOCKS), "model", f"{path} holds too few tensors")
-    # In shape alone: sizes that no memory could hold cost nothing.
-    with _blaming(where / format.CONFIG), torch.device("meta"), _Undrawn():
+    with _blaming(where / format.CONFIG), in_outline():
         method = recipe.method.build(recipe.network, tokenizer.vocab_size)
     dtype = mode(tensor.dtype for tensor in weights.values())
     require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
@@ -117,23 +115,6 @@ def build(
     wide = dtype if dtype.itemsize > 2 else torch.float32
     method.load_state_dict({name: x.to(wide) for name, x in weights.items()}, assign=True)
     return method.eval()
-
-
-class _Undrawn(TorchFunctionMode):
-    """First weights stay as they are. Tensors without numbers have none to draw, but to draw them
-    there loads torch's compiler, for more than a second."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        named = kwargs or {}
-        if func is nn.init.normal_ or func is Tensor.normal_:
-            return named["tensor"] if "tensor" in named else args[0]
-        return func(*args, **named)
 
 
 def _check_method(recipe: object) -> None:

@@ -1,0 +1,140 @@
+"""Images: what the command line does with models of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from rich.table import Table
+from torch import Tensor
+
+from partita.data.image_data import IMAGES
+from partita.data.images.pictures import grid_png, unmasking_gif
+from partita.errors import naming, require
+from partita.files.atomic import check_file
+from partita.modalities.base import (
+    Drawn,
+    Evaluation,
+    Infilling,
+    Modality,
+    OwnOptions,
+    Sampling,
+    Work,
+)
+from partita.modalities.drawing import PARTS, Film, hidden_part, read_picture
+from partita.models.image_model import GREY, ImageModel
+
+EACH = "each"  # in place of a label: all of them
+PICTURE = "samples.png"
+FILLED = "filled.png"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSampling(OwnOptions):
+    """Options of `sample` for images."""
+
+    out: str | None = None
+    """Images: the PNG file to draw them in, in a square (one column for each label of `each`);
+    samples.png unless given."""
+    gif: str | None = None
+    """Images: a GIF file that shows how they come out of their masks."""
+
+    def __post_init__(self) -> None:
+        for flag, file, kind in (("--out", self.out, ".png"), ("--gif", self.gif, ".gif")):
+            if file is not None:
+                check_file(Path(file), flag, kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInfilling(OwnOptions):
+    """Options of `infill` for images."""
+
+    hide: str | None = None
+    """Images: the part that is drawn anew: left, right, top, bottom or middle."""
+    out: str | None = None
+    """Images: the PNG file to draw them in; filled.png unless given."""
+
+    def __post_init__(self) -> None:
+        if self.hide is not None:
+            known = f"known: {', '.join(PARTS)}"
+            require(self.hide in PARTS, "--hide", f"unknown name {self.hide!r}", known)
+        if self.out is not None:
+            check_file(Path(self.out), "--out", ".png")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEvaluation(OwnOptions):
+    """Options of `eval` for images."""
+
+    classifier: str | None = None
+    """Images: folder of the classifier that looks at them; one that is not there is trained on
+    the training images, and kept there."""
+
+
+class ImageModality(Modality[ImageModel]):
+    """Pictures that are drawn, filled in and looked at."""
+
+    data, model = IMAGES, ImageModel
+    try_flags = "--out samples.png"
+    sample_options, infill_options = ImageSampling, ImageInfilling
+    eval_options = ImageEvaluation
+
+    def sample(self, model: ImageModel, asked: Sampling, own: ImageSampling) -> Drawn:
+        labels, columns = _labels(model, asked.label, asked.count)
+        total, film = asked.count if labels is None else len(labels), Film(model)
+        how = {**asked.how, **({"callback": film} if own.gif else {})}
+        pixels = model.sample(total, label=labels, **how)
+        place = Path(own.out or PICTURE)
+        grid_png(pixels, columns, place)
+        if own.gif:
+            unmasking_gif(film.frames(), own.gif, columns=columns)
+        return _written({"out": str(place), "gif": own.gif, "images": total})
+
+    def infill(self, model: ImageModel, asked: Infilling, own: ImageInfilling) -> Drawn:
+        """Draw a part of a picture anew; the picture, and what of it is known, come first."""
+        part, count = own.hide or "", asked.count
+        require(bool(part), "hide", "must be given", f"say which part: {', '.join(PARTS)}")
+        original, hidden = read_picture(model, asked.given), hidden_part(model, part)
+        pictures = original.expand(count, -1, -1, -1)
+        with naming({"images": "text"}):
+            filled = model.infill(pictures, ~hidden, label=asked.label, **asked.how)
+        covered = model.covered(hidden.flatten()[None], original.shape[2])
+        shown = torch.cat([original, original.masked_fill(covered, GREY), filled])
+        place = Path(own.out or FILLED)
+        grid_png(shown, math.ceil(math.sqrt(len(shown))), place)
+        return _written({"out": str(place), "images": count})
+
+    def evaluation(self, model: ImageModel, asked: Evaluation, own: ImageEvaluation) -> Work:
+        from partita.modalities.image_evaluation import prepared  # not before it is asked for
+
+        return prepared(model, asked, own)
+
+    def table(self, results: Mapping[str, Any]) -> Table:
+        from partita.modalities.image_evaluation import table
+
+        return table(results)
+
+
+def _labels(
+    model: ImageModel, label: str | int | None, count: int
+) -> tuple[Int64[Tensor, "N"] | None, int]:
+    """A label for each image, and how many images stand side by side."""
+    if label == EACH:
+        classes = len(model.classes)
+        require(classes > 0, "label", "the model knows no classes", "leave it out")
+        return torch.arange(classes).repeat(count), classes
+    number = model.label_number(label)
+    labels = None if number is None else torch.full((count,), number)
+    return labels, math.ceil(math.sqrt(count))
+
+
+def _written(facts: dict[str, Any]) -> Drawn:
+    """What was written, and where."""
+    count = "1 image" if facts["images"] == 1 else f"{facts['images']} images"
+    files = [facts[name] for name in ("out", "gif") if facts.get(name)]
+    return Drawn(facts, lines=[f"{file}: {count}" for file in files])
