@@ -126,6 +126,7 @@ def test_inside_and_outside_of_inference_mode():
 
 NO_MORE_GRAPHS = """
 import torch
+from partita.contracts.batch import Batch
 from partita.execution.compilation import compile_parts
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
@@ -135,7 +136,8 @@ model = METHODS["pgm"].build(TransformerOptions(length=24, width=16, depth=2, he
 compile_parts(model.network)
 graphs = []
 for step in range(6):
-    model.loss(torch.randint(30, (4, 24)), Noise.for_batch(0, 4), step).objective.backward()
+    batch = Batch.of(torch.randint(30, (4, 24)))
+    model.loss(batch, Noise.for_batch(0, 4), step).objective.backward()
     graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 assert graphs[0] > 0 and graphs[1] == graphs[-1], graphs
 """

@@ -495,6 +495,7 @@ def test_every_name_of_betas_gives_a_chain():
 
 MEMORY = """
 import json, resource, sys, torch
+from partita.contracts.batch import Batch
 from partita.methods.d3pm import D3PM
 from partita.networks import Transformer, TransformerConfig
 from partita.randomness import Noise
@@ -508,7 +509,7 @@ config = TransformerConfig(
 method = D3PM(Transformer(config), transition=kind)
 if what == "loss":
     tokens = torch.randint(50257, (2, 256))
-    method.loss(tokens, Noise.for_batch(0, 2)).objective.backward()
+    method.loss(Batch.of(tokens), Noise.for_batch(0, 2)).objective.backward()
 else:
     sample(method, 2, steps=2)
 print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))

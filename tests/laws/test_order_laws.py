@@ -154,7 +154,7 @@ def test_what_is_refused():
         order_likelihood(AR(CausalTransformer(config)), x)
     with pytest.raises(InputError, match="order: unknown name 'upwards'; known: left-to-right, r"):
         order_likelihood(model, x, "upwards")
-    with pytest.raises(InputError, match="valid: has padding before tokens; put the tokens"):
+    with pytest.raises(InputError, match="is_token: has padding before tokens; put the tokens"):
         order_likelihood(model, x, is_token=torch.tensor([[False, True, True]]))
     some = torch.tensor([[True] * 3, [False] * 3])  # an empty row costs nothing in any order
     cost = order_likelihood(model, x.expand(2, -1), [2, 0, 1], is_token=some)

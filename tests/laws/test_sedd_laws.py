@@ -643,6 +643,7 @@ def test_bad_input():
 MEMORY = """
 import resource, sys, torch
 torch.set_num_threads(1)
+from partita.contracts.batch import Batch
 from partita.methods.sedd import SEDD
 from partita.networks.options import TransformerOptions
 from partita.randomness import Noise
@@ -652,7 +653,7 @@ tokens = states - (graph == "absorbing")
 model = SEDD.build(TransformerOptions(length=256, width=64, depth=1, heads=2), tokens, graph=graph)
 x = torch.arange(512).view(2, 256) * 97
 for step in range(2):
-    model.loss(x, Noise.for_batch(0, 2), step).objective.backward()
+    model.loss(Batch.of(x), Noise.for_batch(0, 2), step).objective.backward()
 if sys.argv[2] == "sample":
     sample(model, 2, steps=2)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)

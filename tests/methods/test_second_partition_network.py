@@ -27,7 +27,7 @@ assert bound.nats + 4 * bound.nats_error > exact, (bound, exact)
 assert abs(bound.nats - one.nats) < 5 * (bound.nats_error + one.nats_error), (bound, one)
 assert flops_per_token(model, options) > 0
 assert not has_program(model) and not can_be_recorded(model, rows)  # nobody promised it
-partita.fit(model, torch.randint(3, (400,)), steps=3, batch_size=4)
+partita.fit(model, torch.randint(3, (400,)), partita.TrainingOptions(steps=3, batch_size=4))
 """
 
 

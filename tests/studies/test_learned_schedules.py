@@ -92,6 +92,7 @@ def test_bad_input_is_refused(tmp_path):
 
 PROGRAM = """
     import json, resource, torch
+    from partita.contracts.batch import Batch
     from partita.methods.genmd4 import GenMD4
     from partita.networks.options import TransformerOptions
     from partita.randomness import Noise
@@ -103,7 +104,7 @@ PROGRAM = """
     model = GenMD4.build(options, 50258, schedule_options={"exponent": 0.001})
     tokens = torch.randint(0, 50258, (2, 256))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    loss = model.loss(tokens, Noise.for_batch(0, 2))
+    loss = model.loss(Batch.of(tokens), Noise.for_batch(0, 2))
     loss.objective.backward()
     print(json.dumps({
         "hidden": int(loss.counted.sum()),
