@@ -24,18 +24,18 @@ RENAMED = {
 T = TypeVar("T")
 
 
-def in_new_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def in_new_keys(recipe: Mapping[Any, Any]) -> dict[Any, Any]:
     """A recipe as a new dictionary, with today's names in place of old ones."""
     return {name: _section(name, content) for name, content in recipe.items()}
 
 
-def _section(name: str, content: object) -> object:
+def _section(name: object, content: object) -> object:
     if not isinstance(content, Mapping):
         return content
     return {_today(name, key, content): value for key, value in content.items()}
 
 
-def _today(section: str, key: str, content: Mapping[str, Any]) -> str:
+def _today(section: str, key: object, content: Mapping[Any, Any]) -> object:
     """A key of a section by its name of today; one that would stand there twice stays as it is."""
     new = RENAMED.get(f"{section}.{key}", "").removeprefix(f"{section}.")
     return new if new and new not in content else key
