@@ -35,7 +35,7 @@ def _section(name: object, content: object) -> object:
     return {_today(name, key, content): value for key, value in content.items()}
 
 
-def _today(section: str, key: object, content: Mapping[Any, Any]) -> object:
+def _today(section: object, key: object, content: Mapping[Any, Any]) -> object:
     """A key of a section by its name of today; one that would stand there twice stays as it is."""
     new = RENAMED.get(f"{section}.{key}", "").removeprefix(f"{section}.")
     return new if new and new not in content else key
