@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from partita.errors import InputError
 from partita.models import checkpoints
 from partita.samplers import Step
 from partita.samplers.canvas import Canvas
+from partita.training.checks import check_tokens
 from partita.training.conversion import check_conditions, converted
 from partita.training.data_pipeline import orders, tokens_of
 from tests.support.examples import example
@@ -76,7 +78,7 @@ def printed(capsys, *words):
 def rows_of(recipe):
     """The texts of all training and validation rows."""
     recipe = recipe.resolved()
-    prepared = tokens_of(recipe)
+    prepared = tokens_of(recipe, examine=partial(check_tokens, recipe))
     texts = []
     for order in orders(recipe, prepared):
         batch = order.first(len(order.rows))
