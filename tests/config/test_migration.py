@@ -183,7 +183,7 @@ def test_what_is_saved_states_its_version(tmp_path):
 
 def test_the_model_in_the_package_is_read_as_it_was_written():
     content = json.loads((WEIGHTS / format.CONFIG).read_text())
-    recipe = migration.migrated(content["recipe"], content[KEY])
+    recipe = migration.saved_recipe(content, WEIGHTS)
     assert partita.load(device="cpu").recipe.to_dict() == Recipe.from_dict(recipe).to_dict()
     for key in content["recipe"]["network"].keys() - {"kind", "decoder", *MOVED}:
         assert recipe["network"][key] == content["recipe"]["network"][key]
