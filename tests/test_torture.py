@@ -76,6 +76,25 @@ def arguments(tmp_path, rounds):
     return "--rounds", rounds, *flags
 
 
+def _left_behind(word, patience=10.0):
+    """Processes with a word in their command line that are still there after some seconds."""
+    for _ in range(int(patience / 0.1)):
+        every = [_command_line(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
+        left = [line for line in every if word.encode() in line]
+        if not left:
+            return []
+        time.sleep(0.1)
+    return left
+
+
+def _command_line(path):
+    """What a process was started with; nothing if it is gone by now."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 def test_a_slice_of_every_group_and_a_killed_program_goes_on(tmp_path):
     out = tmp_path / "torture.json"
     words = "benchmarks/torture.py", "--only", *SLICE, *arguments(tmp_path, 2)
@@ -83,6 +102,7 @@ def test_a_slice_of_every_group_and_a_killed_program_goes_on(tmp_path):
         while not out.exists() and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
+    assert not _left_behind(str(out)), "processes outlive the one that started them"
     before = json.loads(out.read_text())
     said, code = run(*words)
     assert code == 0, said

@@ -47,6 +47,11 @@ def preload() -> None:
         module_of(verb)
 
 
+def die_with_parent() -> None:
+    """Let the system kill this process when the one that started it is gone, however it went."""
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+
+
 @dataclass(frozen=True)
 class Child:
     """A process that was started here."""
@@ -86,7 +91,7 @@ def start(body: Callable[[], int]) -> Child:
         return Child(pid, os.pidfd_open(pid))
     code = 1
     try:
-        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+        die_with_parent()
         code = body()
     except BaseException:  # as Python itself does it at the end
         traceback.print_exc()

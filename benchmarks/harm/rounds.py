@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 
+from harm import children
 from harm.areas import GROUPS, Area, Round, run_round
 from harm.record import Record
 from harm.stage import Stage
@@ -43,7 +44,9 @@ def run_all(plan: Plan, stage: Stage, record: Record) -> None:
     told = 0.0
     running: dict[Future[Round], Area] = {}
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(plan.workers, mp_context=context) as pool:
+    # Whoever kills the parent leaves no worker behind that waits for jobs forever.
+    end = children.die_with_parent
+    with ProcessPoolExecutor(plan.workers, mp_context=context, initializer=end) as pool:
         while True:
             clock = time.monotonic() - began
             over = clock >= plan.seconds
