@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from partita.config.data import NAMES
 from partita.config.recipe import Recipe
@@ -213,7 +213,7 @@ class RunTrainer(Trainer):
         if engine.world.first:
             method = build(run.recipe, run.tokenizer, weights, run.folder).to(engine.world.device)
             model = model_class(run.tokenizer)(method, run.tokenizer, run.recipe)
-            samples: list[str] | Tensor = model.sample(count)
+            samples = model.preview(count)
             self.callbacks.on_preview(engine.step, samples)
         engine.world.wait()
 
