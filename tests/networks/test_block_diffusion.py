@@ -24,7 +24,7 @@ from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas
 from partita.schedules import make_schedule
 from tests.support import block_diffusion
-from tests.support.block_diffusion import BlockDiffusion, block_by_block
+from tests.support.block_diffusion import BlockDiffusion, Hidden, block_by_block
 
 VOCAB, LENGTH = 2, 4
 MASK = VOCAB
@@ -50,7 +50,7 @@ def build(block_length, levels=False, **options):
 def log_prob(model, texts, hidden):
     """log p(x_l | what is not hidden of its block, all blocks before) at every hidden token."""
     everything = torch.ones_like(hidden)
-    return -model.loss_at(texts, hidden, everything, everything).cross_entropy
+    return -model.loss_given(partita.Batch.of(texts), Hidden(hidden, everything)).cross_entropy
 
 
 def starts(block_length):
@@ -83,11 +83,11 @@ def test_one_block_is_masked_diffusion():
     model, noise = build(LENGTH), Noise.for_batch(3, len(TEXTS))
     mdlm = MDLM(model.network, schedule="linear")
     for step in range(3):
-        ours = model.loss(TEXTS, noise, step)
+        ours = model.loss(partita.Batch.of(TEXTS), noise, step)
         drawn = Continuous(make_schedule("linear")).draw(
             torch.ones_like(TEXTS, dtype=torch.bool), noise, step, len(TEXTS)
         )
-        theirs = mdlm.loss_under(TEXTS, drawn, torch.ones_like(TEXTS, dtype=torch.bool))
+        theirs = mdlm.loss_given(partita.Batch.of(TEXTS), drawn)
         assert torch.equal(ours.counted, drawn.masked)
         torch.testing.assert_close(ours.per_token, theirs.per_token, **EXACT)
 
@@ -211,7 +211,7 @@ def test_a_time_for_each_token_is_that_of_rows_where_all_are_alike(registers, cl
 
 
 def test_positions_say_where_tokens_stand():
-    made, tokens = network(positions="learned"), torch.arange(8)[None] % 5
+    made, tokens = network(options={"positions": "learned"}), torch.arange(8)[None] % 5
     order = torch.tensor([3, 1, 0, 2, 7, 6, 5, 4])
     torch.testing.assert_close(made(tokens[:, order], positions=order), made(tokens)[:, order])
 

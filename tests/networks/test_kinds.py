@@ -42,7 +42,7 @@ def test_the_other_group_alone_is_read():
     ours, theirs = (method.network.both(x, groups)[0].view(2, 6, 5) for x in (tokens, other))
     assert torch.equal(ours[groups], theirs[groups])
     assert not torch.isclose(ours[~groups], theirs[~groups]).all(-1).any()
-    assert torch.isfinite(method.loss(tokens, Noise.for_batch(0, 2), 0).objective)
+    assert torch.isfinite(method.loss(partita.Batch.of(tokens), Noise.for_batch(0, 2), 0).objective)
 
 
 def test_it_is_trained_sampled_and_saved_like_the_first_one(tmp_path, monkeypatch, capsys):

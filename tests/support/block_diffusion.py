@@ -13,6 +13,7 @@ As the file of a method of one's own it is a command line; imported, it register
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +23,22 @@ from partita.contracts.layouts import DENSE, DenseLayout, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.contracts.packed import PackedBatch
 from partita.errors import require, require_int
-from partita.methods.base import METHODS, About, check_tokens
+from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import Denoiser, TextMethod
 from partita.methods.mdlm import subs
 from partita.networks.base import CachingNetwork
-from partita.networks.options import TransformerConfig
-from partita.networks.transformer import Transformer
+from partita.networks.kinds import new_network
 from partita.processes.draws import even_times, positive_time
 from partita.randomness import Purpose
 from partita.samplers.base import sampler
 from partita.schedules import make_schedule
+
+
+class Hidden(NamedTuple):
+    """Which tokens are hidden, and how much each of them counts."""
+
+    hidden: Tensor
+    weight: Tensor
 
 
 class BlockDiffusion(nn.Module, TextMethod, Denoiser):
@@ -46,7 +53,6 @@ class BlockDiffusion(nn.Module, TextMethod, Denoiser):
             "options.levels": "whether the network reads the share of hidden tokens of each block",
         },
     )
-    family = "masked"
     timed = False
     schedule = make_schedule("linear")
 
@@ -60,8 +66,9 @@ class BlockDiffusion(nn.Module, TextMethod, Denoiser):
     @classmethod
     def build(cls, network, tokens, *, block_length: int = 4, levels: bool = False):
         require_int(block_length, "block_length")
-        config = TransformerConfig(**vars(network), vocab_size=tokens + 1, time=levels)
-        return cls(Transformer(config), block_length)
+        return cls(
+            new_network(network, cls.reads, vocab_size=tokens + 1, time=levels), block_length
+        )
 
     # The network -------------------------------------------------------------------------------
 
@@ -104,22 +111,22 @@ class BlockDiffusion(nn.Module, TextMethod, Denoiser):
 
     # The loss ----------------------------------------------------------------------------------
 
-    def loss(self, tokens, noise, step=0, *, batch=None, valid=None, label=None, layout=DENSE):
+    def loss(self, batch, noise, step=0):
         """A time for each block, spread evenly over the blocks of the batch."""
-        check_tokens(tokens, self, valid)
-        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        batch = check_batch(batch, self).padded_with(self.mask_id)
+        tokens = batch.tokens
         place = torch.arange(tokens.shape[1], device=tokens.device)
         block = place // self.block_length
         shift = block.double() / (int(block[-1]) + 1)
-        t = positive_time((even_times(noise, step, batch or len(tokens))[:, None] + shift) % 1)
-        hidden = (noise.uniform(Purpose.MASK, step, place[None]) < t) & real
-        return self.loss_at(tokens, hidden, 1 / t, real, label, layout)
+        t = positive_time((even_times(noise, step, batch.size)[:, None] + shift) % 1)
+        hidden = (noise.uniform(Purpose.MASK, step, place[None]) < t) & batch.real
+        return self.loss_given(batch, Hidden(hidden, 1 / t))
 
-    def loss_at(self, tokens, hidden, weight, real, label=None, layout=DENSE) -> Loss:
+    def loss_given(self, batch, drawn) -> Loss:
         """The loss of what is hidden already, each token with its weight."""
-        tokens = torch.where(real, tokens, self.mask_id)
+        tokens, real, (hidden, weight) = batch.tokens, batch.real, drawn
         queries = Queries(*hidden.nonzero(as_tuple=True))
-        log_probs = self.log_probs(tokens, hidden, queries, label, layout)
+        log_probs = self.log_probs(tokens, hidden, queries, batch.label, batch.layout())
         nats = -log_probs.gather(1, tokens[queries][:, None])[:, 0]
         cross_entropy = nats.new_zeros(tokens.shape).index_put(tuple(queries), nats)
         per_token = weight.to(nats) * cross_entropy

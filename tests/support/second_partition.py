@@ -1,15 +1,21 @@
 """A second partition network, as somebody outside of the library writes one.
 
-It reads each group with the other one masked: two passes of a transformer in place of one.
+It reads each group with the other one masked: two passes of a transformer in place of one. Run as a
+module, this file is a command line with one more kind of network; without words it goes from
+training to an evaluation.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from partita.commands import main
 from partita.contracts.packed import places_of
 from partita.errors import require_positive
 from partita.networks import NETWORKS, KindOptions, PartitionNetwork, Transformer
@@ -47,3 +53,26 @@ class Twice(nn.Module, PartitionNetwork):
         from_one, from_zero = ways
         own = groups[queries.rows, queries.positions][:, None]
         return torch.where(own, from_zero, from_one), queries
+
+
+def journey(folder: Path) -> None:
+    """Train, sample, fill in, score, evaluate and save."""
+    (folder / "notes.txt").write_text("\n\n".join(f"note {n} is short" for n in range(60)))
+    small = "--network.length 16 --network.width 16 --network.depth 1 --network.heads 1"
+    kind = "--method.name pgm --network.kind twice"
+    for words in (
+        f"train notes.txt --out run {kind} {small} --training.steps 30",
+        "sample run --sampler confidence --steps 4 --json",
+        "sample run --steps 20 --json",
+        "infill run note___short --json",
+        "score run note",
+        "eval run notes.txt --samples 0 --json",
+        "export run model",
+        "info model --json",
+    ):
+        print(json.dumps({"words": words}), flush=True)
+        assert main(words.split()) == 0, words
+
+
+if __name__ == "__main__":
+    sys.exit(main() if len(sys.argv) > 1 else journey(Path.cwd()))
