@@ -44,6 +44,6 @@ def test_a_misfit_sampler_lists_those_that_fit():
 
 def test_unknown_options_list_those_that_exist():
     with pytest.raises(InputError, match="'discrete' does not take 'stps'; it takes: steps"):
-        mdlm(law="discrete", stps=3)
+        mdlm(corruption="discrete", stps=3)
     with pytest.raises(InputError, match="it takes: steps, schedule, grid"):
         sample(mdlm(), stps=3)

@@ -125,7 +125,7 @@ WORDS = (
             "prepare corpus.txt --data.cache new --data.validation_fraction 0.1 "
             "--data.documents line --tokenizer.name bpe --tokenizer.vocab_size 300",
             f"train corpus.txt --out new {TINY} {FAST} --training.steps 2 --method.name pgm "
-            "--method.law subset --method.schedule linear --run.device cpu "
+            "--method.corruption subset --method.schedule linear --run.device cpu "
             "--training.ema_decay 0.9",
             f"train corpus.txt --print_config --out new {TINY} --training.steps 2 "
             "--training.warmup 0.1 "

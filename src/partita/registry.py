@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from partita.errors import InputError, described, fits
 
 T = TypeVar("T")
-FROM_ELSEWHERE = ("schedule", "base")  # what a schedule or a law is made on
+FROM_ELSEWHERE = ("schedule", "base")  # what a schedule or a corruption is made on
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD,)
 _PLAIN: dict[str, Any] = {
     "int": int,

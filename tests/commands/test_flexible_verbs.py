@@ -61,7 +61,14 @@ def place(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "lines.txt", "--method.name", "flexmdm", *FLAGS]) == 0
-        own = ["--method.law", "subset", "--sampling.sampler", "confidence", "--run.previews", "0"]
+        own = [
+            "--method.corruption",
+            "subset",
+            "--sampling.sampler",
+            "confidence",
+            "--run.previews",
+            "0",
+        ]
         assert main(["train", "lines.txt", *FLAGS, *own]) == 0
     return folder
 
@@ -127,7 +134,14 @@ def test_a_run_from_before_there_was_a_choice_goes_on(here, capsys):
     assert content["recipe"]["data"]["rows"] == "packed"
     assert content["recipe"]["data"].pop("longer") is None
     path.write_text(json.dumps(content))
-    own = ["--method.law", "subset", "--sampling.sampler", "confidence", "--run.previews", "0"]
+    own = [
+        "--method.corruption",
+        "subset",
+        "--sampling.sampler",
+        "confidence",
+        "--run.previews",
+        "0",
+    ]
     assert main(["train", "lines.txt", *FLAGS, *own]) == 0
     assert "nothing was left to do" in capsys.readouterr().out
 
@@ -345,7 +359,9 @@ def test_a_retrofitted_model_may_be_longer():
 def test_what_cannot_be_taken_over_is_refused():
     base = partita.load(OLD).recipe
     flexible = replace(base, method=MethodOptions("flexmdm"))
-    timed = replace(base, method=MethodOptions("mdlm", law="continuous", conditioning="time"))
+    timed = replace(
+        base, method=MethodOptions("mdlm", corruption="continuous", conditioning="time")
+    )
     with pytest.raises(InputError, match="is told the time of another process"):
         check_conditions(flexible, timed, "somewhere")
     labelled = replace(base, network=replace(base.network, classes=3))

@@ -370,7 +370,7 @@ def test_a_portable_recipe_names_its_text_alone(path, expected):
 def test_a_loss_that_is_no_bound_is_called_so(tmp_path, capsys):
     words = ["train", "corpus.txt", "--training.steps", "1", "--run.previews", "0"]
     for law, no_bound in (("subset", False), ("unweighted", True)):
-        assert main([*words, "--method.law", law, "--out", str(tmp_path / law)]) == 0
+        assert main([*words, "--method.corruption", law, "--out", str(tmp_path / law)]) == 0
         assert ("is no bound" in capsys.readouterr().out.replace("\n", " ")) is no_bound
 
 

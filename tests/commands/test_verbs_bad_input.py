@@ -744,7 +744,7 @@ RECIPES = {
     "--network.decoder.depth=2": (
         "--network.decoder.depth: has another name now; write --network.options.decoder_depth"
     ),
-    "--method.law rate": "method.law: rate takes functions, which only Python has; use the",
+    "--method.corruption rate": "method.corruption: rate takes functions, which only Python has",
     "--network.options some": "network.options: must be keys and values, such as {steps: 64}, got ",
     "--method.name pgm --network.options.decoder_depth 1": (
         "network.options.decoder_depth: 1 of 1 blocks leave no"
@@ -764,21 +764,21 @@ RECIPES = {
         "method.schedule_options.exponent: must be at least 0, got -2"
     ),
     "--method.schedule_options 3": "method.schedule_options: must be keys and values, such as ",
-    "--method.law cubic": "method.law: unknown name 'cubic'; known: clipped, ",
-    "--method.law discrete --method.law_options.steps 0": (
-        "method.law_options.steps: must be at least 1, got 0"
+    "--method.corruption cubic": "method.corruption: unknown name 'cubic'; known: clipped, ",
+    "--method.corruption discrete --method.corruption_options.steps 0": (
+        "method.corruption_options.steps: must be at least 1, got 0"
     ),
-    "--method.law_options.steps 4": "method.law: 'subset' does not take 'steps'; it takes: no",
+    "--method.corruption_options.steps 4": "method.corruption: 'subset' does not take 'steps'; it ",
     "--method.conditioning heat": "method.conditioning: unknown name 'heat'; known: none, ",
-    "--method.conditioning time": "method.law: Subset hides tokens without a time",
-    "--method.name ar --method.law subset": "method.law: ar has no such choice; leave it out",
+    "--method.conditioning time": "method.corruption: Subset hides tokens without a time",
+    "--method.name ar --method.corruption subset": "method.corruption: ar has no such choice; lea",
     "--method.name d3pm --method.schedule cosine": "method.schedule: d3pm has no such choice; le",
     "--method.name d3pm --sampling.sampler ancestral": (
         "sampling.sampler: 'ancestral' does not fit a chain model; these do: reverse"
     ),
     "--method.name sedd --method.schedule linear": "method.schedule: ends at alpha = 0, where ",
     "--method.name sedd --method.options.graph ring": "method.options.graph: unknown name 'ring'",
-    "--method.name sedd --method.law subset": "method.law: sedd has no such choice; leave it out",
+    "--method.name sedd --method.corruption subset": "method.corruption: sedd has no such choice; ",
     "--method.name sedd --sampling.sampler reverse": (
         "sampling.sampler: 'reverse' does not fit a score model; these do: analytic, tau-leaping"
     ),
@@ -855,7 +855,7 @@ RECIPES = {
     "--method.name flexmdm --data.rows packed": (
         "data.rows: packed rows have no ends of their own, and flexmdm learns where texts end; leav"
     ),
-    "--method.name flexmdm --method.law subset": "method.law: flexmdm has no such choice; leave",
+    "--method.name flexmdm --method.corruption subset": "method.corruption: flexmdm has no such ",
     "--method.name flexmdm --method.options.gaps x": "method.options.gaps: unknown name 'x'; know",
     "--method.name flexmdm --network.options.queries x": (
         f"network.options.queries: flexible {NO_DECODER}"
@@ -894,7 +894,7 @@ RECIPES = {
     "--distillation.round 1": "distillation.round: a student needs a teacher to start from; give ",
     "--from mdlm --method.name flexmdm --network.width 32": "network.width: is 32, but the model ",
     "--from mdlm --method.name flexmdm --tokenizer.name bpe": "tokenizer.name: is 'bpe', but the ",
-    "--from mdlm --method.name flexmdm --method.law subset": "method.law: flexmdm has no such cho",
+    "--from mdlm --method.name flexmdm --method.corruption subset": "method.corruption: flexmdm",
     "--config nowhere.yaml": "--config: nowhere.yaml does not exist; name a YAML file",
     "--config hollow": "--config: hollow cannot be read: Is a directory",
     "--config": "--config: needs a value; partita train --help",
@@ -1172,9 +1172,9 @@ ALONE = {
         "--options.block_length: must be a whole number, got 'two'",
     ),
     "a rate by number": (
-        f"{TRAIN} --method.law rate --method.law_options.rate 3",
+        f"{TRAIN} --method.corruption rate --method.corruption_options.rate 3",
         None,
-        "method.law: rate takes functions, which only Python has; use the method's own",
+        "method.corruption: rate takes functions, which only Python has method's own",
     ),
     # Bytes that are no text, as a shell may pass them on.
     "bytes to score": ("score mdlm a\udcff", None, "texts: is no UTF-8 text at character 1"),

@@ -159,7 +159,9 @@ VALUES = {
     "tokenizer.vocab_size": st.integers(256, 9999),
     "method.name": st.sampled_from(sorted(METHODS)),
     "method.schedule_options": st.dictionaries(st.sampled_from(["rate", "exponent"]), POSITIVE),
-    "method.law_options": st.dictionaries(st.sampled_from(["steps", "most"]), st.integers(1, 99)),
+    "method.corruption_options": st.dictionaries(
+        st.sampled_from(["steps", "most"]), st.integers(1, 99)
+    ),
     "method.options": st.dictionaries(
         st.sampled_from(["steps", "gaps"]), st.none() | st.booleans() | st.integers() | POSITIVE
     ),

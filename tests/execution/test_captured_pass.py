@@ -24,7 +24,7 @@ from partita.methods import METHODS
 from partita.methods.queries import can_be_recorded
 from partita.networks import TransformerOptions
 from partita.parallel import World
-from partita.processes.corruption import make_law
+from partita.processes.corruption import make_corruption
 from partita.randomness import Noise
 from partita.training.engine import Engine
 
@@ -139,7 +139,7 @@ def test_partitions_of_all_queries_look_at_no_value(queries):
 @pytest.mark.parametrize("name", ["mdlm", "pgm"])
 def test_laws_look_at_no_value(name, law):
     method = build(name)
-    method.law = make_law(law, method.schedule)
+    method.corruption = make_corruption(law, method.schedule)
     without_values(method)
 
 

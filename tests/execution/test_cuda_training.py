@@ -15,7 +15,7 @@ from partita.errors import InputError
 from partita.methods import MDLM, METHODS
 from partita.networks import TransformerOptions
 from partita.parallel import World
-from partita.processes.corruption import Subset, make_law
+from partita.processes.corruption import Subset, make_corruption
 from partita.training.engine import Engine
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -176,8 +176,8 @@ def test_laws(law):
     results = []
     for capture in (True, False):
         machine = engine("pgm", capture)
-        chosen = Own() if law == "own" else make_law(law, machine.method.schedule)
-        machine.method.law = chosen
+        chosen = Own() if law == "own" else make_corruption(law, machine.method.schedule)
+        machine.method.corruption = chosen
         results.append(learned(machine, batches(4)))
         assert (machine.captured is not None) == (capture and law != "own")
     assert_alike(*results, 1e-3)

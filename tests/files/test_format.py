@@ -88,7 +88,7 @@ def test_every_option_of_a_recipe_comes_back(tmp_path):
     TextModel(built, model.tokenizer, recipe).save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert again.recipe == recipe
-    assert again.method.law.steps == 9
+    assert again.method.corruption.steps == 9
     assert again.method.schedule.exponent == 3
 
 
@@ -532,8 +532,8 @@ def test_what_is_no_recipe_is_refused(folder, recipe):
         ("network", "mlp_ratio", 10**400),
         ("network", "rotary_base", -(10**400)),
         ("method", "schedule_options", {"exponent": "3"}),
-        ("method", "law_options", {"steps": 1.5}),
-        ("method", "law_options", [["steps", 1]]),
+        ("method", "corruption_options", {"steps": 1.5}),
+        ("method", "corruption_options", [["steps", 1]]),
         ("sampling", "options", []),
         ("training", "steps", "many"),
         ("data", "path", 3),
@@ -550,11 +550,11 @@ def test_values_of_another_type_are_refused_by_name(folder, section, key, value)
     [
         ("method", "name", "mdml", "mdlm"),
         ("method", "schedule", "square", "square"),
-        ("method", "law", "cubic", "cubic"),
+        ("method", "corruption", "cubic", "cubic"),
         ("method", "conditioning", "temperature", "temperature"),
         ("method", "schedule_options", {"exponent": 3}, "exponent"),
-        ("method", "law_options", {"schedule": 3}, "schedule"),
-        ("method", "law_options", {"self": 3}, "self"),
+        ("method", "corruption_options", {"schedule": 3}, "schedule"),
+        ("method", "corruption_options", {"self": 3}, "self"),
         ("network", "norm", "batch", "batch"),
         ("network", "heads", 3, "heads"),
         ("network", "mlp_ratio", float("nan"), "mlp_ratio"),

@@ -27,7 +27,7 @@ from partita.networks import TransformerConfig
 from partita.networks.base import Network
 from partita.networks.flexible import mean_count
 from partita.networks.layers import sinusoid
-from partita.processes.corruption import Corruption
+from partita.processes.corruption import Corrupted
 from partita.processes.draws import low_discrepancy
 from partita.processes.insertion import Interpolant, bregman
 from partita.schedules import make_schedule
@@ -407,13 +407,13 @@ def test_loss_of_fixed_length():
         Plain(case["token_logits"]),
         mask_id=case.config["vocab"],
         schedule="linear",
-        law="continuous",
+        corruption="continuous",
     )
     masked = case["mdm.u"] >= method.schedule.alpha(t)[:, None]
     assert torch.equal(torch.where(masked, case.config["mask_token"], x), case["mdm.xt"])
     weights = method.schedule.weight(t)[:, None].expand(masked.shape)
     loss = method.loss_given(
-        Batch.of(x, is_token=torch.ones_like(masked)), Corruption(masked, weights, t)
+        Batch.of(x, is_token=torch.ones_like(masked)), Corrupted(masked, weights, t)
     )
     case.close(loss.objective, "mdm.loss")
 

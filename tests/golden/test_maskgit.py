@@ -26,7 +26,7 @@ from partita.methods import MaskGIT
 from partita.models.published.images import load_maskgit
 from partita.networks import Transformer, TransformerConfig
 from partita.networks.base import Network
-from partita.processes.corruption import Corruption, Rate
+from partita.processes.corruption import Corrupted, Rate
 from partita.randomness import Noise
 from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas
@@ -153,7 +153,7 @@ def test_maskgit_loss():
     logits, mask = case["logits"].double(), case[f"{mode}.mask"].flatten(1)
     code = case["code"].flatten(1)
     method = MaskGIT(Recorded(logits), mask_id=case.config["mask_token"])
-    corruption = Corruption(mask, torch.ones_like(mask, dtype=torch.float64), None)
+    corruption = Corrupted(mask, torch.ones_like(mask, dtype=torch.float64), None)
     loss = method.loss_given(Batch.of(code, is_token=torch.ones_like(mask)), corruption)
     given_away = -(1 - logits.softmax(-1)[..., method.mask_id]).log()
     theirs = loss.per_token.sum() + given_away[mask].sum()

@@ -19,7 +19,7 @@ from partita.methods import MD4
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
-from partita.processes.corruption import Corruption, Discrete
+from partita.processes.corruption import Corrupted, Discrete
 from partita.processes.draws import even_times, low_discrepancy
 from partita.processes.masked import prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
@@ -89,7 +89,7 @@ def recorded_loss(case: Case, network, schedule, t, weight):
     mask_id = case.config["mask_id"]
     tokens, state = flat(case, "x0"), flat(case, "zt")
     masked = state == mask_id
-    corruption = Corruption(masked, weight[:, None].expand(masked.shape), t)
+    corruption = Corrupted(masked, weight[:, None].expand(masked.shape), t)
     method = MD4(network, mask_id=mask_id, schedule=schedule)
     loss = method.loss_given(partita.Batch.of(tokens, is_token=torch.ones_like(masked)), corruption)
     assert torch.equal(network.tokens, state)

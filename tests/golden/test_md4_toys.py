@@ -19,7 +19,7 @@ from partita.methods import MD4
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
-from partita.processes.corruption import Corruption, Discrete, Subset
+from partita.processes.corruption import Corrupted, Discrete, Subset
 from partita.processes.masked import prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
 from partita.schedules import sampling_grid
@@ -88,7 +88,7 @@ class Toy:
         """E over masks of weight * cross-entropy at each time, [times, sequences]."""
         model, tokens, masked, row_times = self.at(kind, times)
         row_weight = weight.repeat_interleave(len(self.tokens))[:, None]
-        corruption = Corruption(masked, row_weight.expand(masked.shape), row_times)
+        corruption = Corrupted(masked, row_weight.expand(masked.shape), row_times)
         loss = model.loss_given(
             Batch.of(tokens, is_token=torch.ones_like(masked)), corruption
         ).per_sequence
@@ -206,7 +206,7 @@ def test_toy_subset_bound(name):
     counts = toy.masked.sum(-1, keepdim=True).double()
     ways = torch.tensor([math.comb(toy.length, int(k)) for k in counts]).double()[:, None]
     chance, weight = 1 / (toy.length * ways), toy.length / counts.clamp(min=1)
-    corruption = Corruption(toy.masked, (chance * weight).expand(toy.masked.shape), None)
+    corruption = Corrupted(toy.masked, (chance * weight).expand(toy.masked.shape), None)
     model = toy.at("timeindep", torch.zeros(1))[0]
     loss = model.loss_given(Batch.of(toy.tokens, is_token=torch.ones_like(toy.masked)), corruption)
     toy.case.close(loss.per_sequence.view(toy.shape).sum(-1), "closed_form_nelbo")
@@ -222,7 +222,7 @@ def test_toy_bounds_by_monte_carlo(name):
 
     def check(law, key, **options):
         method = MD4(network, mask_id=toy.mask_id, **options)
-        ours = nelbo(method, tokens, law=law, replicates=32, batch_size=len(tokens))
+        ours = nelbo(method, tokens, corruption=law, replicates=32, batch_size=len(tokens))
         # Ours includes the prior term, which the reference drops.
         end = 0.0 if law.schedule is None else prior_nats(law.schedule, 1, toy.size)
         theirs = float(toy.case[key].mean()) / toy.length

@@ -29,7 +29,7 @@ from partita.models.published.reference import (
 from partita.networks import PartitionTransformer, TransformerConfig
 from partita.networks.base import Network, PartitionNetwork
 from partita.networks.layers import sinusoid
-from partita.processes.corruption import Continuous, Corruption, Discrete, Rate, weighed
+from partita.processes.corruption import Continuous, Corrupted, Discrete, Rate, weighed
 from partita.randomness import Noise
 from partita.samplers.base import Session
 from partita.samplers.canvas import Canvas
@@ -204,7 +204,7 @@ def test_end_to_end_losses_and_gradient_norms(name, packed):
     # Evaluation predicts group 1 alone.
     per_row = law.weights(t)[0][:, None].expand(groups.shape)
     estimate = method.loss_given(
-        Batch.of(tokens, is_token=everything), Corruption(groups, per_row, t)
+        Batch.of(tokens, is_token=everything), Corrupted(groups, per_row, t)
     )
     case.close(estimate.per_token, "out.e2e_eval_nll")
 
@@ -254,7 +254,7 @@ def eval_loss(case, method, t, weight, valid=None):
     """Group 1 is hidden; padding is not, but holds the mask, which is never read."""
     groups = case["in.group_idxs"].bool()
     valid = torch.ones_like(groups) if valid is None else valid
-    corruption = Corruption(groups & valid, weight[:, None].expand(groups.shape), t)
+    corruption = Corrupted(groups & valid, weight[:, None].expand(groups.shape), t)
     return method.loss_given(
         Batch.of(case["in.x0"].where(valid, method.mask_id), is_token=valid), corruption
     )
@@ -356,7 +356,7 @@ def test_complementary_masking():
     hidden, visible = law.weights(t)
 
     def method(kind):
-        return kind(RecordedHalves(case), mask_id=mask_id, schedule=law.schedule, law=law)
+        return kind(RecordedHalves(case), mask_id=mask_id, schedule=law.schedule, corruption=law)
 
     for key, partition in {
         "elbo": weighed(groups, hidden, visible, everything),
@@ -369,8 +369,8 @@ def test_complementary_masking():
         assert loss.counted.all()
 
     # One half of it is MDLM: what both methods evaluate by, and what MDLM learns by.
-    bound = Corruption(groups, hidden[:, None].expand(groups.shape), t)
-    unweighted = Corruption(groups, torch.ones_like(bound.weights), t)
+    bound = Corrupted(groups, hidden[:, None].expand(groups.shape), t)
+    unweighted = Corrupted(groups, torch.ones_like(bound.weights), t)
     for kind, corruption, key in (
         (ComplementaryMDLM, bound, "out.complement_eval"),
         (MDLM, bound, "out.mdlm_eval"),

@@ -9,7 +9,7 @@ from partita.methods import AR, MDLM
 from partita.models.published.reference import rename_dit
 from partita.networks import CausalTransformer, Transformer
 from partita.networks.layers import sinusoid
-from partita.processes.corruption import Corruption
+from partita.processes.corruption import Corrupted
 from tests.golden.cases import load
 from tests.support.references import build
 
@@ -41,7 +41,7 @@ def test_mdlm_log_probabilities_with_and_without_time():
             network,
             mask_id=mask_id,
             schedule=f"mdlm:{case.config['noise']['type']}",
-            law="continuous",
+            corruption="continuous",
             conditioning=conditioning,
         )
         hidden = case["in.xt"] == mask_id
@@ -56,12 +56,12 @@ def test_mdlm_loss_and_gradient_norms():
     case = load("text/mdlm_dit")
     network, mask_id = build(case, Transformer), case.facts["info"]["mask_index"]
     schedule = f"mdlm:{case.config['noise']['type']}"
-    method = MDLM(network, mask_id=mask_id, schedule=schedule, law="continuous")
+    method = MDLM(network, mask_id=mask_id, schedule=schedule, corruption="continuous")
     masked = case["in.xt"] == mask_id
     weights = method.schedule.weight(case["in.t"])[:, None].expand(masked.shape)
     loss = method.loss_given(
         Batch.of(case["in.x0"], is_token=torch.ones_like(masked)),
-        Corruption(masked, weights, case["in.t"]),
+        Corrupted(masked, weights, case["in.t"]),
     )
     case.close(loss.per_token, "out.loss_tokens")
     case.close(loss.objective, "out.loss")

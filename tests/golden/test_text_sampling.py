@@ -33,7 +33,7 @@ def sampler_case(file):
         build(case, Transformer),
         mask_id=case.config["vocab_size"] - 1,
         schedule=f"mdlm:{case.config['noise']['type']}",
-        law="continuous",
+        corruption="continuous",
         conditioning="sigma" if case.config["time_conditioning"] else "none",
     )
     return case, method

@@ -14,7 +14,7 @@ from partita.likelihood.bounds import nelbo
 from partita.methods import AR, MDLM, METHODS
 from partita.methods.queries import asks_everywhere
 from partita.networks.options import TransformerOptions
-from partita.processes.corruption import Corruption
+from partita.processes.corruption import Corrupted
 from partita.randomness import Noise
 
 ROWS, LENGTH, VOCAB, WIDTH, CLASSES = 4, 12, 29, 8, 3
@@ -189,7 +189,7 @@ def test_nothing_hidden():
     method = build()
     method.network.fused = True
     nothing = torch.zeros_like(TOKENS, dtype=torch.bool)
-    drawn = Corruption(nothing, torch.ones(TOKENS.shape), None)
+    drawn = Corrupted(nothing, torch.ones(TOKENS.shape), None)
     loss = method.loss_given(Batch.of(TOKENS, is_token=~nothing), drawn)
     loss.objective.backward()
     assert loss.objective.item() == 0

@@ -39,14 +39,15 @@ def masked_case(law):
         "discrete": lambda: masked.discrete_bound(method, X, 4),
         "subset": lambda: masked.subset_bound(method, X),
     }[law]()
-    return method, X, exact, {"law": masked.LAWS[law]}
+    return method, X, exact, {"corruption": masked.CORRUPTIONS[law]}
 
 
 def partition_case(law):
     """Both groups of each partition."""
     logits, x = random_logits(3, 1), torch.tensor([0, 1, 1])
     method = table_pgm(logits, schedule="cosine")
-    return method, x, partition.exact_bound(law, logits, x, 2), {"law": partition.LAWS[law]}
+    exact = partition.exact_bound(law, logits, x, 2)
+    return method, x, exact, {"corruption": partition.CORRUPTIONS[law]}
 
 
 def genmd4_case():
@@ -60,8 +61,8 @@ def sedd_case(chain):
 
 
 CASES: dict[str, Callable[[], tuple]] = {
-    **{f"mdlm, {law}": lambda law=law: masked_case(law) for law in masked.LAWS},
-    **{f"pgm, {law}": lambda law=law: partition_case(law) for law in partition.LAWS},
+    **{f"mdlm, {law}": lambda law=law: masked_case(law) for law in masked.CORRUPTIONS},
+    **{f"pgm, {law}": lambda law=law: partition_case(law) for law in partition.CORRUPTIONS},
     "genmd4": genmd4_case,
     "sedd": lambda: sedd_case("absorbing"),
     "sedd-uniform": lambda: sedd_case("uniform"),

@@ -31,7 +31,7 @@ from tests.laws.tables import (
     table_md4,
     table_mdlm,
 )
-from tests.support.bounds import EXACT, LAWS, continuous_bound, discrete_bound, subset_bound
+from tests.support.bounds import CORRUPTIONS, EXACT, continuous_bound, discrete_bound, subset_bound
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -158,7 +158,7 @@ def test_rate_law_is_masked_generative_modelling():
     assert float(plain.masked.double().mean()) == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", CORRUPTIONS)
 def test_padding_is_never_hidden_and_never_counts(name):
     method = table_mdlm(random_logits(3), schedule="cosine")
     tokens = all_sequences(3)
@@ -166,7 +166,9 @@ def test_padding_is_never_hidden_and_never_counts(name):
     valid[:, 2] = False
     valid[0] = False  # a row of padding alone
     loss = method.loss(
-        Batch.of(tokens, is_token=valid), Noise.for_batch(3, len(tokens)), corruption=LAWS[name]
+        Batch.of(tokens, is_token=valid),
+        Noise.for_batch(3, len(tokens)),
+        corruption=CORRUPTIONS[name],
     )
     assert int(loss.tokens) == int(valid.sum())
     assert not bool((loss.counted & ~valid).any())

@@ -215,8 +215,8 @@ def test_absorbing_is_mdlm_of_the_same_steps(name):
     steps, tokens = 7, all_sequences(3)
     noise, logits = Noise.for_batch(5, len(tokens)), random_logits(3)
     schedule = make_schedule(name)
-    untimed = table_mdlm(logits, schedule=schedule, law="discrete", steps=steps)
-    timed = table_md4(logits, 0.7, schedule=schedule, law="discrete", steps=steps)
+    untimed = table_mdlm(logits, schedule=schedule, corruption="discrete", steps=steps)
+    timed = table_md4(logits, 0.7, schedule=schedule, corruption="discrete", steps=steps)
     for reference, drift in ((untimed, 0.0), (timed, 0.7)):
         ours = D3PM(TableNetwork(logits, drift), betas=schedule, steps=steps, hybrid=0)
         for step in range(3):

@@ -19,7 +19,7 @@ from partita.methods.contracts import Chain
 from partita.methods.genmd4 import SECOND_MASK, GenMD4, MaskedTwice, surplus
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
-from partita.processes.corruption import Corruption
+from partita.processes.corruption import Corrupted
 from partita.processes.masked import posterior, reverse
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
@@ -85,9 +85,7 @@ def test_equal_exponents_give_md4(power):
     for x in all_sequences(2):
         tokens, valid = x.expand(len(masked), -1), torch.ones_like(masked)
         weights = schedule.weight(times)[:, None].expand(masked.shape)
-        theirs = md4.loss_given(
-            Batch.of(tokens, is_token=valid), Corruption(masked, weights, times)
-        )
+        theirs = md4.loss_given(Batch.of(tokens, is_token=valid), Corrupted(masked, weights, times))
         ours = model.loss_given(
             Batch.of(tokens, is_token=valid), MaskedTwice((masked, masked), times)
         )
@@ -496,7 +494,7 @@ def test_networks_that_do_not_fit_are_refused(problem):
         ({"schedule_options": {"t1": -0.1}}, r"method\.schedule_options\.t1: must lie in"),
         ({"schedule_options": {"rate": 1.0}}, "has rate; genmd4's schedules take: exponent"),
         ({"schedule": "linear"}, r"method\.schedule: genmd4 has no such"),
-        ({"law": "subset"}, r"method\.law: genmd4 has no such"),
+        ({"corruption": "subset"}, r"method\.corruption: genmd4 has no such"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):

@@ -139,7 +139,9 @@ def test_maskgit_hides_by_arccos_and_weighs_nothing():
     """P(k of 3 tokens are hidden) is the integral of a binomial law over r."""
     model = MaskGIT.build(TransformerOptions(length=3, width=8, depth=1, heads=2), 5)
     rows = 1 << 14
-    drawn = model.law.draw(torch.ones(rows, 3, dtype=torch.bool), Noise.for_batch(0, rows), 0, rows)
+    drawn = model.corruption.draw(
+        torch.ones(rows, 3, dtype=torch.bool), Noise.for_batch(0, rows), 0, rows
+    )
     r = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
     rate = torch.acos(r) / (torch.pi / 2)
     binomial = torch.tensor([1.0, 3.0, 3.0, 1.0], dtype=torch.float64)
@@ -148,14 +150,16 @@ def test_maskgit_hides_by_arccos_and_weighs_nothing():
     share = torch.bincount(drawn.masked.sum(1), minlength=4) / rows
     torch.testing.assert_close(share.double(), law, atol=0.01, rtol=0)
     assert torch.equal(drawn.weights, torch.ones_like(drawn.weights))
-    assert not model.law.bound
-    assert model.bound_law.bound
+    assert not model.corruption.bound
+    assert model.bound_corruption.bound
     assert not model.timed
 
 
 def test_pgm_learns_images_by_the_same_law():
     """Every token of both groups counts alike: half of the plain cross-entropy of all."""
-    method = PGM(TablePartitionNetwork(random_logits(3)), schedule="arccos", law="unweighted")
+    method = PGM(
+        TablePartitionNetwork(random_logits(3)), schedule="arccos", corruption="unweighted"
+    )
     tokens = all_sequences(3)
     loss = method.loss(Batch.of(tokens), Noise.for_batch(0, len(tokens)))
     assert loss.counted.all()

@@ -22,12 +22,12 @@ from partita.likelihood.enumeration import exact_log_likelihood
 from partita.methods import ComplementaryMDLM
 from partita.processes.corruption import (
     Continuous,
-    Corruption,
+    Corrupted,
     Discrete,
     Partition,
     Rate,
     Subset,
-    make_law,
+    make_corruption,
     unweighted,
 )
 from partita.processes.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
@@ -61,7 +61,7 @@ from tests.support.bounds import (
     quadrature,
 )
 from tests.support.partition_bounds import (
-    LAWS,
+    CORRUPTIONS,
     discrete_groups,
     exact_bound,
     expected_at,
@@ -547,7 +547,7 @@ def test_unweighted_partitions_have_weight_one_in_both_groups():
 def test_clipped_weights_are_those_of_subsets_up_to_a_number(most):
     valid = PADDED.repeat(50, 1)
     noise, given = Noise.for_batch(4, len(valid)), (0, len(valid))
-    law = make_law("clipped", make_schedule("linear"), most=most)
+    law = make_corruption("clipped", make_schedule("linear"), most=most)
     ours, theirs = law.draw(valid, noise, *given), Subset().draw(valid, noise, *given)
     assert torch.equal(ours.masked, theirs.masked)
     assert torch.equal(ours.weights, theirs.weights.clamp(max=most))
@@ -559,13 +559,13 @@ def test_clipped_weights_are_those_of_subsets_up_to_a_number(most):
 
 
 def test_clipped_training_is_measured_by_the_bound():
-    method = table_pgm(random_logits(3), law="clipped", most=2)
-    assert method.bound_law.bound
+    method = table_pgm(random_logits(3), corruption="clipped", most=2)
+    assert method.bound_corruption.bound
     with pytest.raises(InputError, match="most"):
-        make_law("clipped", make_schedule("linear"), most=0)
+        make_corruption("clipped", make_schedule("linear"), most=0)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", CORRUPTIONS)
 @pytest.mark.parametrize("groups", [1, 2])
 def test_drawn_losses_average_to_the_enumerated_bound(law, groups):
     logits, x, rows, replicates = random_logits(3), torch.tensor([2, 0, 1]), 48, 250
@@ -575,7 +575,7 @@ def test_drawn_losses_average_to_the_enumerated_bound(law, groups):
         means = torch.stack(
             [
                 method.loss(
-                    Batch.of(tokens), noise, step, groups=groups, corruption=LAWS[law]
+                    Batch.of(tokens), noise, step, groups=groups, corruption=CORRUPTIONS[law]
                 ).per_sequence.mean()
                 for step in range(replicates)
             ]
@@ -595,7 +595,7 @@ def test_nelbo_adds_the_end_terms_once(name):
             for step in range(4)
         ]
     ends = prior_nats(method.schedule, 1, VOCAB) + reconstruction_nats(method.schedule, 1, VOCAB)
-    estimate = nelbo(method, x, law=law, replicates=4)
+    estimate = nelbo(method, x, corruption=law, replicates=4)
     assert ends > 0
     assert estimate.nats == pytest.approx(sum(drawn) / 4 + ends, rel=1e-12)
 
@@ -615,7 +615,7 @@ def subset_variances(method, x):
     weights = (len(x) / size.double())[:, None].expand(masks.shape)
     one = method.loss_given(
         Batch.of(x.expand(len(masks), -1), is_token=torch.ones_like(masks)),
-        Corruption(masks, weights, None),
+        Corrupted(masks, weights, None),
     ).per_sequence.detach()
     shares = 1 / (len(x) * size.bincount()[size].double())
     return torch.tensor(
@@ -684,7 +684,7 @@ def test_complementary_masking_has_the_same_loss(padded):
     valid = torch.rand(x.shape, generator=generator) < 0.7 if padded else None
     real = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
     pgm, masked = table_pgm(logits), complementary(logits)
-    for law in LAWS.values():
+    for law in CORRUPTIONS.values():
         drawn = law.partition(real, Noise.for_batch(1, len(x)), 0, len(x))
         shown = torch.where(real, x, MASK)  # a network with masks sees them in place of padding
         ours, theirs = (
@@ -751,7 +751,7 @@ def test_padded_rows_have_the_bound_of_their_own_tokens(pattern):
     weights = (count / size.double())[:, None].expand(masks.shape)
     padded = torch.where(valid, x, MASK).expand(len(masks), -1)
     loss = table_mdlm(logits).loss_given(
-        Batch.of(padded, is_token=valid.expand_as(masks)), Corruption(masks, weights, None)
+        Batch.of(padded, is_token=valid.expand_as(masks)), Corrupted(masks, weights, None)
     )
     ways = size.bincount()[size].double()
     bound = float((loss.per_sequence.detach() / ways / count).sum())

@@ -23,7 +23,7 @@ from partita.methods.sedd import SEDD, UniformSEDD
 from partita.networks import CausalTransformer, TransformerConfig
 from partita.networks.base import Network
 from partita.networks.options import TransformerOptions
-from partita.processes.corruption import Continuous, Corruption
+from partita.processes.corruption import Continuous, Corrupted
 from partita.processes.ctmc import (
     Rates,
     campbell_constant,
@@ -384,7 +384,7 @@ def test_the_score_of_a_mean_has_md4_s_bound(schedule):
         hidden = md4.schedule.one_minus_alpha(times) / all_hidden
         hidden = hidden[:, None]
         chance = torch.where(masks, hidden, 1 - hidden).prod(-1)
-        drawn = Corruption(masks, md4.schedule.weight(times)[:, None].expand(4, 2), times)
+        drawn = Corrupted(masks, md4.schedule.weight(times)[:, None].expand(4, 2), times)
         loss = md4.loss_given(Batch.of(x0.expand(4, -1), is_token=torch.ones_like(masks)), drawn)
         return float((chance * loss.per_sequence).sum().detach())
 

@@ -129,7 +129,9 @@ def test_what_a_method_lacks_is_said_when_it_is_registered(message, kind):
 
 
 def test_nothing_is_an_empty_set_of_options(unigram, tmp_path):
-    recipe = "method: {name: sedd, options: null, schedule_options: null, law_options: null}\n"
+    recipe = (
+        "method: {name: sedd, options: null, schedule_options: null, corruption_options: null}\n"
+    )
     (tmp_path / "null.yaml").write_text(recipe)
     unigram("-m", "partita", "train", "notes.txt", "--config", "null.yaml", "--print_config")
 

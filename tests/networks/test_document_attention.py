@@ -13,7 +13,7 @@ from partita.errors import InputError
 from partita.methods import AR, MD4, MDLM
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.attention import attend
-from partita.processes.corruption import Corruption
+from partita.processes.corruption import Corrupted
 from partita.randomness import Noise
 
 VOCAB, LENGTH, WIDTH = 10, 12, 16
@@ -70,13 +70,13 @@ def corruption():
     masked = torch.rand(len(ROWS), LENGTH, generator=generator) < 0.5
     times = torch.rand(len(ROWS), generator=generator)
     weights = (1 + times)[:, None].expand(masked.shape)
-    return Corruption(masked, weights, times)
+    return Corrupted(masked, weights, times)
 
 
 def part(drawn, row, span):
     rows = slice(row, row + 1)
     times = None if drawn.times is None else drawn.times[rows]
-    return Corruption(drawn.masked[rows, span], drawn.weights[rows, span], times)
+    return Corrupted(drawn.masked[rows, span], drawn.weights[rows, span], times)
 
 
 def loss_of(method, tokens, drawn, layout=DENSE, label=None):
@@ -231,7 +231,7 @@ def test_padding_has_no_influence(kind, tokens):
     ours, theirs = (method.network(read, layout=layout)[valid] for read in (tokens, changed))
     assert torch.equal(ours, theirs)
     # And a row is worth what it is without its padding.
-    drawn = corruption() if kind is AR else method.law.draw(valid, noise, 0, len(ROWS))
+    drawn = corruption() if kind is AR else method.corruption.draw(valid, noise, 0, len(ROWS))
     short = slice(0, LENGTH - ROWS[0][-1])
     kept = PackedLayout.of_documents(ends_of(ROWS)[:1, short])
     alone = loss_of(method, tokens[:1, short], part(drawn, 0, short), kept)

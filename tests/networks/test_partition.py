@@ -25,7 +25,7 @@ from partita.networks import (
 )
 from partita.networks.attention import attend
 from partita.networks.kind_options import PROCESSES, QUERIES, PartitionOptions
-from partita.processes.corruption import Corruption, Law
+from partita.processes.corruption import Corrupted, Corruption
 from partita.randomness import Noise
 from partita.samplers import sample
 from partita.samplers.counts import even_counts
@@ -601,7 +601,7 @@ def test_every_parameter_has_a_gradient_where_nothing_is_asked(queries):
     tokens = torch.zeros(1, LENGTH, dtype=torch.long)
     nothing, valid = torch.zeros(1, LENGTH, dtype=torch.bool), torch.ones(1, LENGTH).bool()
     loss = method.loss_given(
-        partita.Batch.of(tokens, is_token=valid), Corruption(nothing, torch.ones(1, LENGTH), None)
+        partita.Batch.of(tokens, is_token=valid), Corrupted(nothing, torch.ones(1, LENGTH), None)
     )
     assert loss.objective == 0
     assert without_gradient(method.network, loss.objective) == []
@@ -733,7 +733,7 @@ def test_a_method_with_masks_takes_no_partition_network(kind):
     with pytest.raises(
         InputError, match="network: PartitionTransformer reads groups, not noisy tokens"
     ):
-        kind(network, conditioning="none", law="subset")
+        kind(network, conditioning="none", corruption="subset")
 
 
 @pytest.mark.parametrize("kind", [MDLM, MD4, AR, ComplementaryMDLM])
@@ -795,27 +795,35 @@ def test_a_plain_network_has_no_groups():
 def test_two_groups_have_no_time_in_common(kind, conditioning):
     with pytest.raises(InputError, match=f"conditioning: is '{conditioning}'"):
         kind.build(
-            options(), 5, conditioning=conditioning, schedule="mdlm:loglinear", law="continuous"
+            options(),
+            5,
+            conditioning=conditioning,
+            schedule="mdlm:loglinear",
+            corruption="continuous",
         )
 
 
 @dataclass(frozen=True)
-class OneGroup(Law):
+class OneGroup(Corruption):
     """A law for masked methods alone."""
 
     timed: bool = False
     bound: bool = False
 
     def draw(self, valid, noise, step, batch):  # noqa: ARG002
-        return Corruption(valid, torch.ones(valid.shape), None)
+        return Corrupted(valid, torch.ones(valid.shape), None)
 
 
 def test_a_law_must_weigh_both_groups():
     network = build()
-    with pytest.raises(InputError, match="law: OneGroup has no weights for the second group"):
-        PGM(network, law=OneGroup())
+    with pytest.raises(
+        InputError, match="corruption: OneGroup has no weights for the second group"
+    ):
+        PGM(network, corruption=OneGroup())
     method, tokens, noise = PGM(network), torch.zeros(1, 4, dtype=torch.long), Noise.for_batch(0, 1)
-    with pytest.raises(InputError, match="law: OneGroup has no weights for the second group"):
+    with pytest.raises(
+        InputError, match="corruption: OneGroup has no weights for the second group"
+    ):
         method.loss(partita.Batch.of(tokens), noise, corruption=OneGroup())
     # Group 1 alone needs no more than a law of masked methods.
     assert method.loss(

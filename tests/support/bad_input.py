@@ -202,12 +202,12 @@ TABLE = {
     "validity of another shape": (lambda: nelbo(mdlm(), TEXT, is_token=TEXT[:1] == 0), "is_token"),
     "integer validity": (lambda: nelbo(mdlm(), TEXT, is_token=TEXT), "is_token"),
     "law of an exact model": (
-        lambda: nelbo(AR(network(CausalTransformer)), TEXT, law="subset"),
-        "law",
+        lambda: nelbo(AR(network(CausalTransformer)), TEXT, corruption="subset"),
+        "corruption",
     ),
     "time-free law for a timed model": (
-        lambda: nelbo(MD4(network(time=True)), TEXT, law="subset"),
-        "law",
+        lambda: nelbo(MD4(network(time=True)), TEXT, corruption="subset"),
+        "corruption",
     ),
     "no batch to evaluate": (lambda: nelbo(mdlm(), TEXT, batch_size=0), "batch_size"),
     "exact value of AR": (
@@ -273,18 +273,18 @@ TABLE = {
     "tiny byte-pair vocabulary": (lambda: BPETokenizer.train("text", 100), "vocab_size"),
     "byte-pair tokenizer of a text": (lambda: BPETokenizer("text"), "backend"),
     "schedule by number": (lambda: make_schedule(3), "schedule"),
-    "unknown law": (lambda: mdlm(law="cubic"), "law"),
-    "law option": (lambda: mdlm(law="subset", steps=4), "law"),
-    "discrete law without steps": (lambda: mdlm(law="discrete", steps=0), "steps"),
-    "time-free law, timed network": (lambda: MD4(network(time=True), law="subset"), "law"),
+    "unknown law": (lambda: mdlm(corruption="cubic"), "corruption"),
+    "law option": (lambda: mdlm(corruption="subset", steps=4), "corruption"),
+    "discrete law without steps": (lambda: mdlm(corruption="discrete", steps=0), "steps"),
+    "time-free law, timed network": (lambda: MD4(network(time=True), corruption="subset"), "corruption"),
     "rate law without a rate": (
-        lambda: mdlm(law=Rate()).loss(Batch.of(TEXT), Noise.for_batch(0, 2)),
-        "law",
+        lambda: mdlm(corruption=Rate()).loss(Batch.of(TEXT), Noise.for_batch(0, 2)),
+        "corruption",
     ),
-    "a law that is no bound": (lambda: nelbo(mdlm(), TEXT, law=Rate()), "law"),
+    "a law that is no bound": (lambda: nelbo(mdlm(), TEXT, corruption=Rate()), "corruption"),
     "unknown conditioning": (lambda: mdlm(conditioning="temp"), "conditioning"),
     "infinite sigma": (
-        lambda: MDLM(network(time=True), law="continuous", conditioning="sigma"),
+        lambda: MDLM(network(time=True), corruption="continuous", conditioning="sigma"),
         "conditioning",
     ),
     "one replicate": (lambda: nelbo(mdlm(), TEXT, replicates=1), "replicates"),
@@ -325,10 +325,12 @@ TABLE = {
         "sampling.options.count",
     ),
     "unknown method of a recipe": (lambda: MethodOptions("mdml"), "method.name"),
-    "unknown law of a recipe": (lambda: MethodOptions(law="cubic"), "method.law"),
+    "unknown law of a recipe": (lambda: MethodOptions(corruption="cubic"), "method.corruption"),
     "law option of a recipe": (
-        lambda: MethodOptions(law="discrete", law_options={"steps": 0}).build(TINY, VOCAB),
-        "method.law_options.steps",
+        lambda: MethodOptions(corruption="discrete", corruption_options={"steps": 0}).build(
+            TINY, VOCAB
+        ),
+        "method.corruption_options.steps",
     ),
     "unknown schedule of a recipe": (
         lambda: MethodOptions(schedule="square").build(TINY, VOCAB),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from partita.contracts.batch import Batch
-from partita.processes.corruption import Continuous, Corruption, Discrete, Subset
+from partita.processes.corruption import Continuous, Corrupted, Discrete, Subset
 from partita.schedules import SCHEDULES, make_schedule
 
 EXACT = [name for name in SCHEDULES if ":" not in name]
@@ -28,7 +28,7 @@ def losses_at(method, x, times, weights):
     chance = torch.where(every_mask, hidden, 1 - hidden).prod(-1)
     loss = method.loss_given(
         Batch.of(x.expand(len(every_mask), -1), is_token=torch.ones_like(every_mask)),
-        Corruption(every_mask, every_weight, every_time),
+        Corrupted(every_mask, every_weight, every_time),
     )
     return (chance * loss.per_sequence.double()).detach().reshape(count, -1).sum(-1)
 
@@ -51,7 +51,7 @@ def subset_bound(method, x):
     masks = all_masks(x.numel())[1:]
     size = masks.sum(-1, keepdim=True).double()
     ways = masks.sum(-1).bincount()[masks.sum(-1)].double()
-    corruption = Corruption(masks, (x.numel() / size).expand(masks.shape), None)
+    corruption = Corrupted(masks, (x.numel() / size).expand(masks.shape), None)
     loss = method.loss_given(
         Batch.of(x.expand(len(masks), -1), is_token=torch.ones_like(masks)), corruption
     )
@@ -64,7 +64,7 @@ def discrete_bound(method, x, steps):
     return float(losses_at(method, x, times, weights).mean())
 
 
-LAWS = {
+CORRUPTIONS = {
     "continuous": Continuous(make_schedule("cosine")),
     "discrete": Discrete(make_schedule("cosine"), 4),
     "subset": Subset(),

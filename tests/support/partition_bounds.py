@@ -60,7 +60,7 @@ def k_form(logits, sequences):
     return torch.tensor([subset_bound(method, x) for x in sequences], dtype=torch.float64)
 
 
-LAWS = {
+CORRUPTIONS = {
     "continuous": Continuous(make_schedule("cosine")),
     "discrete": Discrete(make_schedule("cosine"), 4),
     "subset": Subset(),

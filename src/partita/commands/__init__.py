@@ -34,7 +34,7 @@ VERBS = {
     "compare": "quality of models against the number of sampling steps, with a picture",
     "report": "what genmd4 and sedd show of themselves once trained",
     "info": "what a run, checkpoint or model is made of",
-    "methods": "list methods, samplers, networks, schedules and laws",
+    "methods": "list methods, samplers, networks, schedules and corruptions",
     "prepare": "turn text files into tokens on disk (train does it by itself)",
     "bench": "how fast sampling and training are on this machine",
     "export": "a folder for sharing, or for the hub (--push)",

@@ -18,7 +18,7 @@ from partita.methods import METHODS
 from partita.networks.kind_options import KindOptions
 from partita.networks.kinds import NETWORKS
 from partita.optim.optimizers import OPTIMIZERS
-from partita.processes.corruption import LAWS
+from partita.processes.corruption import CORRUPTIONS
 from partita.registry import FROM_ELSEWHERE, Option, options_of
 from partita.samplers import SAMPLERS
 from partita.samplers.front import fitting_samplers
@@ -42,8 +42,8 @@ def options(words: Sequence[str]) -> Options:
     parser = make_parser(
         "methods",
         "List every method with its paper, the equation of its loss, the samplers and networks\n"
-        "that fit it and what it can be given; then samplers, networks, schedules, laws and\n"
-        "optimizers, a line for each.",
+        "that fit it and what it can be given; then samplers, networks, schedules, corruptions\n"
+        "and optimizers, a line for each.",
         ["partita methods", "partita methods d3pm", "partita methods --json"],
     )
     add_options(parser, Options, name="?one method alone")
@@ -84,7 +84,10 @@ def gather() -> dict[str, dict[str, Any]]:
             name: _line(SCHEDULES[name], options_of(SCHEDULES[name], FROM_ELSEWHERE))
             for name in SCHEDULES
         },
-        "laws": {name: _line(LAWS[name], options_of(LAWS[name], FROM_ELSEWHERE)) for name in LAWS},
+        "corruptions": {
+            name: _line(CORRUPTIONS[name], options_of(CORRUPTIONS[name], FROM_ELSEWHERE))
+            for name in CORRUPTIONS
+        },
         "optimizers": {name: _line(OPTIMIZERS[name]) for name in OPTIMIZERS},
     }
 

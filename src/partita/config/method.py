@@ -8,13 +8,15 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from torch import nn
 
+from partita.config.renames import renamed_keys
 from partita.errors import InputError, naming, require
 from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
-from partita.processes.corruption import LAWS
+from partita.processes.corruption import CORRUPTIONS
 from partita.registry import Option, checked_options, options_of
 
 
+@renamed_keys("method")
 @dataclass(frozen=True)
 class MethodOptions:
     """Method: which paper, and its choices. What is left out is as the paper has it."""
@@ -25,24 +27,24 @@ class MethodOptions:
     """The schedule alpha(t), for example linear or cosine."""
     schedule_options: dict[str, float] = field(default_factory=dict)
     """Options of the schedule, for example {exponent: 2} of polynomial."""
-    law: str | None = None
+    corruption: str | None = None
     """How tokens are hidden and weighed: subset, continuous, discrete, clipped, unweighted."""
-    law_options: dict[str, int] = field(default_factory=dict)
-    """Options of the law, for example {steps: 64} of discrete, {most: 2} of clipped."""
+    corruption_options: dict[str, int] = field(default_factory=dict)
+    """Options of the corruption, for example {steps: 64} of discrete, {most: 2} of clipped."""
     conditioning: str | None = None
     """What the network is told: none, time, or sigma."""
     options: dict[str, Any] = field(default_factory=dict)
     """More choices of the method, for example {transition: uniform, steps: 100} of d3pm."""
 
     def __post_init__(self) -> None:
-        for key in ("schedule_options", "law_options", "options"):  # null is nothing
+        for key in ("schedule_options", "corruption_options", "options"):  # null is nothing
             object.__setattr__(self, key, getattr(self, key) or {})
         with naming(self._names()):
             _ = METHODS[self.name]
-            if self.law is not None:
-                _ = LAWS[self.law]
+            if self.corruption is not None:
+                _ = CORRUPTIONS[self.corruption]
             problem, remedy = "rate takes functions, which only Python has", "use the method's own"
-            require(self.law != "rate", "law", problem, remedy)
+            require(self.corruption != "rate", "corruption", problem, remedy)
 
     def build(self, network: TransformerOptions, tokens: int) -> nn.Module:
         """The method over a new network for so many real tokens."""
@@ -76,7 +78,7 @@ class MethodOptions:
 
     def _names(self) -> dict[str, str]:
         """The method's arguments as keys of the recipe."""
-        law = {key: f"method.law_options.{key}" for key in self.law_options}
+        corruption = {key: f"method.corruption_options.{key}" for key in self.corruption_options}
         options = "schedule_options"
         schedule = {f"schedule.{key}": f"method.{options}.{key}" for key in self.schedule_options}
         keys = {key.name: f"method.{key.name}" for key in fields(self) if key.name != "options"}
@@ -86,7 +88,7 @@ class MethodOptions:
             if name.endswith("_options") and isinstance(value, dict):
                 owner = name.removesuffix("_options")
                 more |= {f"{owner}.{key}": f"method.options.{name}.{key}" for key in value}
-        return {**law, **schedule, **keys, **more, "method": "method.name"}
+        return {**corruption, **schedule, **keys, **more, "method": "method.name"}
 
 
 def _loaded(value: object) -> object:

@@ -34,7 +34,13 @@ TRAINING: Mapping[str, str] = {
 }
 """The field's names for what shapes a run."""
 
-RENAMED: Mapping[str, str] = {**NETWORK, **TRAINING}
+METHOD: Mapping[str, str] = {
+    "method.law": "method.corruption",
+    "method.law_options": "method.corruption_options",
+}
+"""Which tokens are hidden, and how much each counts, is called what it is."""
+
+RENAMED: Mapping[str, str] = {**NETWORK, **TRAINING, **METHOD}
 """Old keys to new ones, each with the sections that it is in."""
 
 USUAL: Mapping[str, object] = {

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 
 class Recordable:
-    """A method, a law or a network: may its work in a training step be recorded and replayed?
+    """A method, corruption or network: may its work in a training step be recorded and replayed?
 
     A recording has the kernels of a step alone. Its Python runs once, at step 0; from then on only
     tokens, labels and noise differ. What a subclass adds may do otherwise, so every class says for

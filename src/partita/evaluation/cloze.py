@@ -13,10 +13,11 @@ its positions is the next one with probability 1 / k. Sorted by H, the right-han
 
     sum over non-empty H of  1 / (k C(n, k))  sum over l in H of -log p(x_l | what is not in H, c)
 
-which is the mean of the law "subset" (k uniform on 1..n, weight n / k) over these n positions: it
-is drawn so for long blanks, and summed as it stands, without error, for short ones. It is an
-equality where the predictions are the conditionals of one law, for then every order gives the same
-product. A model that is told the time has the bound of its own law, over the same positions.
+which is the mean of the corruption "subset" (k uniform on 1..n, weight n / k) over these n
+positions: it is drawn so for long blanks, and summed as it stands, without error, for short ones.
+It is an equality where the predictions are the conditionals of one law, for then every order gives
+the same product. A model that is told the time has the bound of its own corruption, over
+the same positions.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from partita.execution.choice import sample
 from partita.likelihood.bounds import require_finite, standard_error
 from partita.methods.ar import AR
 from partita.methods.masked_method import MaskedMethod
-from partita.processes.corruption import Corruption, Subset
+from partita.processes.corruption import Corrupted, Subset
 from partita.randomness import Noise
 from partita.samplers.front import evaluating
 
@@ -253,7 +254,7 @@ def _enumerated(method: MaskedMethod, batch: _Batch) -> Float64[Tensor, "B"]:
         masked[rows[chosen], places[chosen]] = True
         count = int(member.sum())
         weight = torch.full(masked.shape, 1 / (count * math.comb(size, count)), device=rows.device)
-        total += _weighed(method, batch, Corruption(masked, weight, None))
+        total += _weighed(method, batch, Corrupted(masked, weight, None))
     return total
 
 
@@ -261,12 +262,12 @@ def _drawn(
     method: MaskedMethod, batch: _Batch, noise: Noise, step: int, count: int
 ) -> Float64[Tensor, "B"]:
     """One draw of the bound; times or sizes are spread evenly over all `count` blanks."""
-    law = method.bound_law if method.timed else Subset()
-    drawn = law.draw(batch.hidden, noise, step, count)
-    ends = method.bound_ends(law) * batch.hidden.sum(-1)
+    corruption = method.bound_corruption if method.timed else Subset()
+    drawn = corruption.draw(batch.hidden, noise, step, count)
+    ends = method.bound_ends(corruption) * batch.hidden.sum(-1)
     return _weighed(method, batch, drawn) + ends
 
 
-def _weighed(method: MaskedMethod, batch: _Batch, drawn: Corruption) -> Float64[Tensor, "B"]:
+def _weighed(method: MaskedMethod, batch: _Batch, drawn: Corrupted) -> Float64[Tensor, "B"]:
     rows = Batch.of(batch.tokens, is_token=batch.hidden)
     return method.loss_given(rows, drawn).per_token.double().sum(-1)

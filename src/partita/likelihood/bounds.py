@@ -21,17 +21,17 @@ from partita.methods.contracts import TextMethod
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.pgm import PartitionMethod
 from partita.moved import old_keywords
-from partita.processes.corruption import Law, make_law
+from partita.processes.corruption import Corruption, make_corruption
 from partita.randomness import Noise
 from partita.samplers.front import as_labels, evaluating
 
 
-@old_keywords(valid="is_token")
+@old_keywords(valid="is_token", law="corruption")
 def nelbo(
     method: TextMethod,
     tokens: Int64[Tensor, "N L"],
     *,
-    law: str | Law | None = None,
+    corruption: str | Corruption | None = None,
     replicates: int = 8,
     batch_size: int = 64,
     seed: int = 0,
@@ -43,9 +43,9 @@ def nelbo(
     """The negative evidence lower bound of some sequences; for AR the exact value, without error.
 
     Each replicate visits every sequence once with one low-discrepancy set of times, scattered over
-    the sequences; replicates are independent, so their spread gives the standard error. The law is
-    "continuous", "discrete" or "subset" (or such an object): the method's own, if that is a bound,
-    unless another is given.
+    the sequences; replicates are independent, so their spread gives the standard error.
+    `corruption` is "continuous", "discrete" or "subset" (or such an object): the method's own, if
+    that is a bound, unless another is given.
     A partition method (pgm, mdlm-complementary) predicts both groups of each partition, which
     lowers the error; `groups=1` predicts one, as MDLM does. Both estimate the same bound.
     `is_token` is False for padding, which does not count, and which no other token reads.
@@ -55,7 +55,7 @@ def nelbo(
     remedy = "a loaded model has a `method`; DDPM has a `bound` of its own"
     require(fits, "method", f"{kind} is no method of tokens", remedy)
     batch = check_batch(Batch.of(tokens, is_token=is_token), method)
-    choices = _choices(method, law, groups)
+    choices = _choices(method, corruption, groups)
     totals = replicate_nats(
         method, tokens, batch.real, replicates, batch_size, seed, label, progress, **choices
     )
@@ -123,13 +123,17 @@ def standard_error(replicates: Float64[Tensor, "replicates"]) -> float:
     return float(replicates.std()) / math.sqrt(count) if count > 1 else 0.0
 
 
-def _choices(method: TextMethod, law: str | Law | None, groups: int | None) -> dict[str, Any]:
+def _choices(
+    method: TextMethod, corruption: str | Corruption | None, groups: int | None
+) -> dict[str, Any]:
     """What a method's loss is told beside the batch."""
     kind, chosen = type(method).__name__, dict[str, Any]()
     if isinstance(method, MaskedMethod):
-        chosen["corruption"] = _bound_law(method, law)
+        chosen["corruption"] = _bound_corruption(method, corruption)
     else:
-        require(law is None, "law", f"there is no choice of it for {kind}", "leave it out")
+        require(
+            corruption is None, "corruption", f"there is no choice of it for {kind}", "leave it out"
+        )
     if groups is not None:
         makes = isinstance(method, PartitionMethod)
         require(makes, "groups", f"{kind} makes no partitions", "leave it out")
@@ -165,13 +169,17 @@ def _nats(loss: Loss) -> float:
     return float(loss.per_sequence.double().sum())
 
 
-def _bound_law(method: MaskedMethod, law: str | Law | None) -> Law:
-    chosen = method.bound_law if law is None else make_law(law, method.schedule)
+def _bound_corruption(method: MaskedMethod, corruption: str | Corruption | None) -> Corruption:
+    chosen = (
+        method.bound_corruption
+        if corruption is None
+        else make_corruption(corruption, method.schedule)
+    )
     require(
         chosen.bound,
-        "law",
+        "corruption",
         f"the weights of {type(chosen).__name__} are not those of a bound",
         "leave it out, or use 'subset', 'continuous' or 'discrete'",
     )
-    method.check_law(chosen)
+    method.check_corruption(chosen)
     return chosen

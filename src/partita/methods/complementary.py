@@ -31,4 +31,4 @@ class ComplementaryMDLM(MDLM, PartitionMethod):
     recordable = True
 
     def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        return not (self.law.recordable and asks_twice(self, tokens))
+        return not (self.corruption.recordable and asks_twice(self, tokens))

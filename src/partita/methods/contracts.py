@@ -27,7 +27,7 @@ from partita.registry import Registry
 
 if TYPE_CHECKING:
     from partita.methods.base import About
-    from partita.processes.corruption import Law
+    from partita.processes.corruption import Corruption
     from partita.processes.ctmc import Graph
     from partita.processes.gaussian import GaussianProcess
     from partita.processes.insertion import Interpolant
@@ -130,7 +130,7 @@ class TextMethod(Model, Recordable, ABC):
         """Whether the nats of the loss are those of a bound."""
         return True
 
-    def bound_ends(self, corruption: Law | None = None) -> float:  # noqa: ARG002 - for those with a schedule
+    def bound_ends(self, corruption: Corruption | None = None) -> float:  # noqa: ARG002 - for those with a schedule
         """Nats per token that a bound has beside the loss: prior and reconstruction."""
         return 0.0
 

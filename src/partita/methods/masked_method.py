@@ -1,6 +1,7 @@
-"""What MDLM, MD4 and their relatives have in common as methods: a network, a law, a loss.
+"""What MDLM, MD4 and their relatives have in common as methods: a network, a corruption, a loss.
 
-The process itself is in `masked.py`, the laws by which training hides tokens in `corruption.py`.
+The process itself is in `masked.py`; `corruption.py` says which tokens training hides, and how much
+each of them counts.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from partita.errors import InputError, require
 from partita.methods.base import check_batch
 from partita.methods.contracts import Denoiser, TextMethod
 from partita.methods.queries import ask_hidden, asks_everywhere, predict_hidden
+from partita.moved import old_keywords
 from partita.networks.base import AnyNetwork, Network, check_bidirectional, check_partition
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
-from partita.processes.corruption import Continuous, Corruption, Law, Subset, make_law
+from partita.processes.corruption import Continuous, Corrupted, Corruption, Subset, make_corruption
 from partita.processes.masked import prior_nats, reconstruction_nats
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
@@ -31,7 +33,7 @@ TIME_SCALE = 1000.0  # the sinusoids that embed a time resolve steps of about 1,
 
 
 class MaskedMethod(nn.Module, TextMethod, Denoiser):
-    """A network that predicts hidden tokens, with the law by which training hides them.
+    """A network that predicts hidden tokens, with the corruption by which training hides them.
 
     A subclass states its parameterisation (how logits become the prediction x_theta) and the
     choices that its paper makes. Its network reads masks, or with `partitions` groups.
@@ -41,31 +43,34 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
     mask_id: int
     schedule: Schedule
     default_schedule: ClassVar[str]
-    default_law: ClassVar[str]
+    default_corruption: ClassVar[str]
     default_conditioning: ClassVar[str]
     predicts_real_tokens_alone: ClassVar[bool] = False
 
+    @old_keywords(law="corruption")
     def __init__(
         self,
         network: AnyNetwork,
         *,
         mask_id: int | None = None,
         schedule: str | Schedule | None = None,
-        law: str | Law | None = None,
+        corruption: str | Corruption | None = None,
         conditioning: str | None = None,
-        **law_options: Any,
+        **corruption_options: Any,
     ) -> None:
         """The mask is the last input id unless told otherwise; the rest defaults to the paper's.
 
         `conditioning` says what the network is told: "none", the "time" t, or "sigma", -log alpha.
-        `law_options` go to the law, for example `law="discrete", steps=64`.
+        `corruption_options` go to the corruption, for example `corruption="discrete", steps=64`.
         """
         super().__init__()
         self._check_kind(network)
         self.network = network  # type: ignore[assignment]  # PGM declares its own
         self.mask_id = self._ids - 1 if mask_id is None else mask_id
         self.schedule = make_schedule(schedule or self.default_schedule)
-        self.law = make_law(law or self.default_law, self.schedule, **law_options)
+        self.corruption = make_corruption(
+            corruption or self.default_corruption, self.schedule, **corruption_options
+        )
         self.conditioning = conditioning or self.default_conditioning
         self._check_conditioning()
         self._check_network()
@@ -78,8 +83,8 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         *,
         schedule: str | None = None,
         schedule_options: dict[str, float] | None = None,
-        law: str | None = None,
-        law_options: dict[str, int] | None = None,
+        corruption: str | None = None,
+        corruption_options: dict[str, int] | None = None,
         conditioning: str | None = None,
     ) -> MaskedMethod:
         """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
@@ -87,9 +92,9 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         return cls(
             cls._new_network(network, tokens, told != "none"),  # type: ignore[arg-type]
             schedule=make_schedule(schedule or cls.default_schedule, **(schedule_options or {})),
-            law=law,
+            corruption=corruption,
             conditioning=told,
-            **(law_options or {}),
+            **(corruption_options or {}),
         )
 
     @classmethod
@@ -123,13 +128,13 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
             "build it with TransformerConfig(time=True), or pass conditioning='none'",
         )
 
-    def check_law(self, law: Law) -> None:
-        """A network that reads the time needs a law that has one."""
+    def check_corruption(self, corruption: Corruption) -> None:
+        """A network that reads the time needs a corruption that has one."""
         require(
-            not self.timed or law.timed,
-            "law",
-            f"{type(law).__name__} hides tokens without a time, but the network reads one",
-            "choose conditioning none, or a law with a time, such as continuous",
+            not self.timed or corruption.timed,
+            "corruption",
+            f"{type(corruption).__name__} hides tokens without a time, but the network reads one",
+            "choose conditioning none, or a corruption with a time, such as continuous",
         )
 
     def _check_conditioning(self) -> None:
@@ -139,7 +144,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
             f"unknown name {self.conditioning!r}",
             "known: none, sigma, time",
         )
-        self.check_law(self.law)
+        self.check_corruption(self.corruption)
         one = torch.ones((), dtype=torch.float64, device="cpu")  # also where a network is on "meta"
         end = float(self.schedule.alpha(one))
         require(
@@ -162,10 +167,10 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         return self.conditioning != "none"
 
     @property
-    def bound_law(self) -> Law:
-        """A law whose weights are those of a bound: the method's own if it is one."""
-        if self.law.bound:
-            return self.law
+    def bound_corruption(self) -> Corruption:
+        """A corruption whose weights are those of a bound: the method's own if it is one."""
+        if self.corruption.bound:
+            return self.corruption
         return Continuous(self.schedule) if self.timed else Subset()
 
     @abstractmethod
@@ -198,32 +203,34 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         return -torch.log(self.schedule.alpha(time)).float()
 
     def loss(
-        self, batch: Batch, noise: Noise, step: int = 0, *, corruption: Law | None = None
+        self, batch: Batch, noise: Noise, step: int = 0, *, corruption: Corruption | None = None
     ) -> Loss:
-        """Hide tokens by the law, predict them, weigh the cross-entropy.
+        """Hide tokens by the corruption, predict them, weigh the cross-entropy.
 
         `noise.samples` numbers the rows within a global batch, so that several processes share one
         low-discrepancy set of times. Padding is never hidden and never counts. `corruption` stands
-        in for the method's own law.
+        in for the method's own corruption.
         """
         batch = check_batch(batch, self).padded_with(self.mask_id)
-        law = corruption or self.law
-        return self.loss_given(batch, law.draw(batch.real, noise, step, batch.size))
+        corruption = corruption or self.corruption
+        return self.loss_given(batch, corruption.draw(batch.real, noise, step, batch.size))
 
-    def loss_given(self, batch: Batch, drawn: Corruption) -> Loss:
+    def loss_given(self, batch: Batch, drawn: Corrupted) -> Loss:
         """sum over hidden l of w_l * -log x_theta^l, for tokens that are already hidden."""
         prediction = predict_hidden(self, batch, drawn.masked, drawn.times)
         return prediction.cross_entropy(batch, drawn.weights)
 
     @property
     def is_bounding(self) -> bool:
-        return self.law.bound
+        return self.corruption.bound
 
-    def bound_ends(self, corruption: Law | None = None) -> float:
+    def bound_ends(self, corruption: Corruption | None = None) -> float:
         """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
-        law = corruption or self.bound_law
-        schedule = getattr(law, "schedule", None)
-        if not law.timed or not isinstance(schedule, Schedule):  # without a time there are no ends
+        corruption = corruption or self.bound_corruption
+        schedule = getattr(corruption, "schedule", None)
+        if not corruption.timed or not isinstance(
+            schedule, Schedule
+        ):  # without a time there are no ends
             return 0.0
         vocabulary = self.network.config.outputs
         if self.mask_id < vocabulary:
@@ -232,5 +239,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
 
     def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
         if self.all_positions:
-            return not (self.law.recordable and self.network.recordable and self.network.packed)
-        return not (self.law.recordable and asks_everywhere(self, tokens))
+            return not (
+                self.corruption.recordable and self.network.recordable and self.network.packed
+            )
+        return not (self.corruption.recordable and asks_everywhere(self, tokens))

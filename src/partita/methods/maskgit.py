@@ -34,12 +34,12 @@ class MaskGIT(MaskedMethod):
         loss="cross-entropy of hidden tokens without weights, no bound",
         choices={
             "schedule": "alpha(t), one minus the hiding rate: arccos, cosine; see all schedules",
-            "law": "how tokens are hidden and weighed; see the list of laws",
+            "corruption": "how tokens are hidden and weighed; see the list of corruptions",
             "conditioning": "what the network is told: none, time or sigma",
         },
     )
     default_schedule = "arccos"
-    default_law = "unweighted"
+    default_corruption = "unweighted"
     default_conditioning = "none"
     predicts_real_tokens_alone = True
     plain_softmax = True

@@ -29,12 +29,12 @@ class MD4(MaskedMethod):
         loss="cross-entropy of hidden tokens times -alpha' / (1 - alpha), a bound",
         choices={
             "schedule": "alpha(t); see the list of schedules",
-            "law": "how tokens are hidden and weighed; see the list of laws",
+            "corruption": "how tokens are hidden and weighed; see the list of corruptions",
             "conditioning": "what the network is told: none, time or sigma",
         },
     )
     default_schedule = "cosine"
-    default_law = "continuous"
+    default_corruption = "continuous"
     default_conditioning = "time"
     predicts_real_tokens_alone = True
     plain_softmax = True

@@ -40,12 +40,12 @@ class MDLM(MaskedMethod):
         loss="cross-entropy of hidden tokens, weighed to a bound in continuous time",
         choices={
             "schedule": "alpha(t); see the list of schedules",
-            "law": "how tokens are hidden and weighed; see the list of laws",
+            "corruption": "how tokens are hidden and weighed; see the list of corruptions",
             "conditioning": "what the network is told: none, time or sigma",
         },
     )
     default_schedule = "log-linear"
-    default_law = "subset"
+    default_corruption = "subset"
     default_conditioning = "none"
     plain_softmax = True
     recordable = True

@@ -12,8 +12,8 @@ probability alpha_t: a bound for it has w^c(t) = -alpha'_t / alpha_t. The paper 
 which is the same where alpha(1 - t) = 1 - alpha(t) and no bound elsewhere. Half of the sum is the
 mean of two valid bounds: that is what training minimises, and what evaluation reports by default.
 
-The default law has the time integrated out (`corruption.py`, subset): the size k of group 1 is
-uniform between 0 and L (the ends have half the chance and twice the weight), and the weights are
+The default corruption has the time integrated out (`corruption.py`, subset): the size k of group 1
+is uniform between 0 and L (the ends have half the chance and twice the weight), and the weights are
 L/k and L/(L-k), bounded where 1/t and 1/(1-t) are not.
 
 Sampling encodes the revealed tokens and decodes the positions asked for; there is no mask token.
@@ -36,14 +36,14 @@ from partita.methods.queries import ask_groups, predict_groups
 from partita.networks.base import PartitionNetwork
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
-from partita.processes.corruption import Corruption, Law, Partition
+from partita.processes.corruption import Corrupted, Corruption, Partition
 from partita.randomness import Noise
 
 
 class PartitionMethod(MaskedMethod):
     """A masked method that learns from both groups of a partition at once."""
 
-    def check_law(self, law: Law) -> None:
+    def check_corruption(self, corruption: Corruption) -> None:
         """Both groups need weights, and neither can be told a time: the other one has its own."""
         require(
             not self.timed,
@@ -51,8 +51,10 @@ class PartitionMethod(MaskedMethod):
             f"is {self.conditioning!r}, but the two groups of a partition are at different times",
             "leave it out: the network is not told the time",
         )
-        problem = f"{type(law).__name__} has no weights for the second group of a partition"
-        require(law.parts, "law", problem, "give it `partition`, and say `parts = True`")
+        problem = f"{type(corruption).__name__} has no weights for the second group of a partition"
+        require(
+            corruption.parts, "corruption", problem, "give it `partition`, and say `parts = True`"
+        )
 
     def loss(
         self,
@@ -60,28 +62,28 @@ class PartitionMethod(MaskedMethod):
         noise: Noise,
         step: int = 0,
         *,
-        corruption: Law | None = None,
+        corruption: Corruption | None = None,
         groups: int = 2,
     ) -> Loss:
-        """L_PGM / 2 by a partition that the law draws; the arguments are those of MDLM's loss.
+        """L_PGM / 2 by a partition that the corruption draws; arguments are those of MDLM's loss.
 
-        With `groups=1` only group 1 is predicted: MDLM's estimate of the same bound. (Under the
-        law "discrete" the second group's is the bound of another chain, the complementary one.)
+        With `groups=1` only group 1 is predicted: MDLM's estimate of the same bound. (Under
+        "discrete" the second group's is the bound of another chain, the complementary one.)
         """
         require_int(groups, "groups", 1, 2)
         if groups == 1:
             return super().loss(batch, noise, step, corruption=corruption)
         batch = check_batch(batch, self).padded_with(self.mask_id)
-        law = corruption or self.law
-        self.check_law(law)
-        return self.loss_given(batch, law.partition(batch.real, noise, step, batch.size))
+        corruption = corruption or self.corruption
+        self.check_corruption(corruption)
+        return self.loss_given(batch, corruption.partition(batch.real, noise, step, batch.size))
 
-    def loss_given(self, batch: Batch, drawn: Corruption | Partition) -> Loss:
+    def loss_given(self, batch: Batch, drawn: Corrupted | Partition) -> Loss:
         """1/2 sum_i w_i CE(x_theta(x; g)_i, x_i), for tokens that are already partitioned.
 
         Of tokens that are hidden, MDLM's loss: group 0 predicts group 1 alone.
         """
-        if isinstance(drawn, Corruption):
+        if isinstance(drawn, Corrupted):
             return super().loss_given(batch, drawn)
         prediction = predict_groups(self, batch, drawn.groups)
         return prediction.cross_entropy(batch, drawn.weights / 2)
@@ -105,12 +107,12 @@ class PGM(PartitionMethod):
         loss="cross-entropy of each group of a partition given the other, a bound",
         choices={
             "schedule": "alpha(t); see the list of schedules",
-            "law": "how tokens are parted and weighed: subset, continuous, discrete, clipped",
+            "corruption": "how tokens are parted, weighed: subset, continuous, discrete, clipped",
         },
     )
     network: PartitionNetwork  # type: ignore[assignment]
     default_schedule = "log-linear"
-    default_law = "subset"
+    default_corruption = "subset"
     default_conditioning = "none"
     partitions = True
     reads = "groups"

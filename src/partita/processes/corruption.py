@@ -1,7 +1,7 @@
-"""Laws that hide tokens for training and evaluation, and the weights that make them bounds.
+"""Corruptions that hide tokens for training and evaluation, and the weights that make them bounds.
 
-Every objective of the masked family is E[sum over hidden tokens of w * -log p(x)]. A law draws
-which tokens are hidden and gives w. The first three are the same bound, estimated differently:
+Every objective of the masked family is E[sum over hidden tokens of w * -log p(x)]. A corruption
+draws which tokens are hidden and gives w. The first three are one bound, estimated differently:
 
     continuous   t uniform, hide with 1 - alpha_t, w = -alpha'_t / (1 - alpha_t)    (MDLM eq. 10)
     discrete     t on T bins, w = T (alpha_s - alpha_t) / (1 - alpha_t)             (MDLM eq. 8)
@@ -10,14 +10,14 @@ which tokens are hidden and gives w. The first three are the same bound, estimat
     unweighted   as continuous with w = 1: lower variance still, no bound
     rate         any hiding rate and any weight: masked generative modelling at large
 
-The subset law follows from the continuous one by integrating t out: exactly k of L tokens are
+The subset form follows from the continuous one by integrating t out: exactly k of L tokens are
 hidden with density C(L, k) (1 - alpha)^k alpha^(L-k), and the integral of that times
 -alpha'/(1 - alpha) over t is C(L, k) B(k, L - k + 1) = 1/k, whatever the schedule. It needs a
 network that is not told the time, and its weights are bounded by L.
 
 A partition (PGM) takes the visible tokens for hidden ones too, with the hidden ones visible. The
-complementary sequence is hidden with probability alpha_t, and each law has the weight by which
-that is a bound of its own:
+complementary sequence is hidden with probability alpha_t, and each has the weight by which that
+is a bound of its own:
 
     continuous   -alpha'_t / alpha_t
     discrete     t_i on the T + 1 points of the grid, T (alpha_i - alpha_{i+1}) / alpha_i for the
@@ -37,7 +37,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -45,6 +45,7 @@ from torch import Tensor
 
 from partita.contracts.capabilities import Recordable
 from partita.errors import InputError, require_int
+from partita.moved import name_of_before
 from partita.processes.draws import (
     doubled_ends,
     even_times,
@@ -56,12 +57,18 @@ from partita.randomness import Noise
 from partita.registry import Registry, check_options
 from partita.schedules import Schedule, discretise
 
-LAWS: Registry[Callable[..., Law]] = Registry("law")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)
+
+
+CORRUPTIONS: Registry[Callable[..., Corruption]] = Registry("corruption")
 
 
 @dataclass(frozen=True)
-class Corruption:
-    """Hidden tokens, the weight of each, and the time of each row where the law has one."""
+class Corrupted:
+    """Hidden tokens, the weight of each, and the time of each row where the corruption has one."""
 
     masked: Bool[Tensor, "B L"]
     weights: Float[Tensor, "B L"]
@@ -76,7 +83,7 @@ class Partition:
     weights: Float[Tensor, "B L"]
 
 
-class Law(Recordable, ABC):
+class Corruption(Recordable, ABC):
     """How tokens are hidden, or parted into two groups."""
 
     timed: ClassVar[bool]
@@ -87,20 +94,18 @@ class Law(Recordable, ABC):
     """Whether it can part a row into two groups: whether it has a `partition` of its own."""
 
     @abstractmethod
-    def draw(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Corruption:
+    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
         """Hide some of the real tokens."""
 
     def partition(
         self,
-        is_token: Bool[Tensor, "B L"],  # noqa: ARG002 - of a law that parts
+        is_token: Bool[Tensor, "B L"],  # noqa: ARG002 - of a corruption that parts
         noise: Noise,  # noqa: ARG002
         step: int,  # noqa: ARG002
         batch: int,  # noqa: ARG002
     ) -> Partition:
         """Divide the real tokens: group 1 is hidden from group 0, and group 0 from group 1."""
-        raise InputError("law", f"{type(self).__name__} has no weights for a second group")
+        raise InputError("corruption", f"{type(self).__name__} has no weights for a second group")
 
 
 def weighed(
@@ -117,9 +122,9 @@ def weighed(
     return Partition(groups, torch.where(is_token, weights, 0))
 
 
-@LAWS.register("continuous")
+@CORRUPTIONS.register("continuous")
 @dataclass(frozen=True)
-class Continuous(Law):
+class Continuous(Corruption):
     """The continuous-time bound."""
 
     schedule: Schedule
@@ -128,12 +133,10 @@ class Continuous(Law):
     parts: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
 
-    def draw(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Corruption:
+    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
         t = positive_time(even_times(noise, step, batch))
         masked = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
-        return Corruption(masked, self.schedule.weight(t)[:, None].expand(is_token.shape), t)
+        return Corrupted(masked, self.schedule.weight(t)[:, None].expand(is_token.shape), t)
 
     def partition(
         self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
@@ -147,9 +150,9 @@ class Continuous(Law):
         return self.schedule.weight(t), self.schedule.complement_weight(t)
 
 
-@LAWS.register("discrete")
+@CORRUPTIONS.register("discrete")
 @dataclass(frozen=True)
-class Discrete(Law):
+class Discrete(Corruption):
     """The bound of a chain of T steps; its first step is the reconstruction term."""
 
     schedule: Schedule
@@ -162,12 +165,10 @@ class Discrete(Law):
     def __post_init__(self) -> None:
         require_int(self.steps, "steps")
 
-    def draw(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Corruption:
+    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
         t = discretise(even_times(noise, step, batch), self.steps)
         masked = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
-        return Corruption(masked, self.weights(t)[:, None].expand(is_token.shape), t)
+        return Corrupted(masked, self.weights(t)[:, None].expand(is_token.shape), t)
 
     def weights(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
         """T (alpha_s - alpha_t) / (1 - alpha_t) with s = t - 1/T, for t on the grid."""
@@ -199,9 +200,9 @@ class Discrete(Law):
         )
 
 
-@LAWS.register("subset")
+@CORRUPTIONS.register("subset")
 @dataclass(frozen=True)
-class Subset(Law):
+class Subset(Corruption):
     """The same bound with the time integrated out, for networks that are not told the time."""
 
     schedule: Schedule | None = None
@@ -210,15 +211,13 @@ class Subset(Law):
     parts: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
 
-    def draw(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Corruption:
+    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
         tokens = is_token.sum(-1)
         share = even_times(noise, step, batch)
         count = torch.minimum(torch.floor(share * tokens) + 1, tokens)
         weight = tokens / count.clamp(min=1)  # a row of padding alone hides nothing
         masked = (random_ranks(is_token, noise, step) < count[:, None]) & is_token
-        return Corruption(masked, weight[:, None].expand(is_token.shape), None)
+        return Corrupted(masked, weight[:, None].expand(is_token.shape), None)
 
     def partition(
         self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
@@ -231,10 +230,10 @@ class Subset(Law):
         return weighed(groups, total / count, total / (tokens - count), is_token)
 
 
-@LAWS.register("clipped")
+@CORRUPTIONS.register("clipped")
 @dataclass(frozen=True)
-class Clipped(Law):
-    """The subset law with no weight above `most`.
+class Clipped(Corruption):
+    """The subset corruption with no weight above `most`.
 
     Rows in which few tokens are hidden have the largest weights, and so most of the variance.
     """
@@ -249,9 +248,7 @@ class Clipped(Law):
     def __post_init__(self) -> None:
         require_int(self.most, "most")
 
-    def draw(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Corruption:
+    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
         drawn = Subset().draw(is_token, noise, step, batch)
         return replace(drawn, weights=drawn.weights.clamp(max=self.most))
 
@@ -262,12 +259,12 @@ class Clipped(Law):
         return replace(drawn, weights=drawn.weights.clamp(max=self.most))
 
 
-@LAWS.register("rate")
+@CORRUPTIONS.register("rate")
 @dataclass(frozen=True)
-class Rate(Law):
+class Rate(Corruption):
     """Masked generative modelling at large: any hiding rate and any weight, as functions of t.
 
-    `Rate(rate=lambda t: torch.full_like(t, 0.15))` is BERT's law.
+    `Rate(rate=lambda t: torch.full_like(t, 0.15))` is BERT's corruption.
     """
 
     schedule: Schedule | None = None
@@ -278,12 +275,10 @@ class Rate(Law):
     parts: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
 
-    def draw(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Corruption:
+    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
         t = positive_time(even_times(noise, step, batch))
         masked = hide_independently(self._rate(t), is_token, noise, step)
-        return Corruption(masked, self.weight(t)[:, None].expand(is_token.shape), t)
+        return Corrupted(masked, self.weight(t)[:, None].expand(is_token.shape), t)
 
     def partition(
         self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
@@ -295,19 +290,19 @@ class Rate(Law):
     def _rate(self, t: Tensor) -> Tensor:
         rate = self.rate or (self.schedule.one_minus_alpha if self.schedule else None)
         if rate is None:
-            raise InputError("law", "'rate' needs a schedule or a rate function")
+            raise InputError("corruption", "'rate' needs a schedule or a rate function")
         return rate(t)
 
 
-@LAWS.register("unweighted")
+@CORRUPTIONS.register("unweighted")
 def unweighted(schedule: Schedule) -> Rate:
     """The schedule's hiding rate with weight 1."""
     return Rate(schedule)
 
 
-def make_law(law: str | Law, schedule: Schedule, **options: Any) -> Law:
-    """A law by name, over a schedule."""
-    if not isinstance(law, str):
-        return law
-    check_options("law", law, LAWS[law], options)
-    return LAWS[law](schedule, **options)
+def make_corruption(corruption: str | Corruption, schedule: Schedule, **options: Any) -> Corruption:
+    """A corruption by name, over a schedule."""
+    if not isinstance(corruption, str):
+        return corruption
+    check_options("corruption", corruption, CORRUPTIONS[corruption], options)
+    return CORRUPTIONS[corruption](schedule, **options)

@@ -1,4 +1,4 @@
-"""What laws draw with: times spread evenly over a batch, hidden tokens, random orders."""
+"""What corruptions draw with: times spread evenly over a batch, hidden tokens, random orders."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Objective(nn.Module):
     def _loss(self, batch: Batch, noise: Noise, step: int, bound: bool) -> Loss:
         method = self.method
         if bound and self.lesson is None and isinstance(method, MaskedMethod):
-            return method.loss(batch, noise, step, corruption=method.bound_law)
+            return method.loss(batch, noise, step, corruption=method.bound_corruption)
         loss: Loss = (self.lesson or method.loss)(batch, noise, step)  # type: ignore[operator]
         return loss
 

@@ -90,7 +90,7 @@ def make_plan(state: Mapping[str, Stored], options: ImportOptions) -> Plan:
             config = reference.dit_config(outline, heads, options.length)
     if options.conditioning == "none":
         return Plan(MethodOptions(name), config, folded=config.time)
-    told = MethodOptions(name, "mdlm:loglinear", law="continuous", conditioning="sigma")
+    told = MethodOptions(name, "mdlm:loglinear", corruption="continuous", conditioning="sigma")
     return Plan(told, config, folded=False)
 
 
