@@ -90,7 +90,7 @@ def rows_of(recipe):
     for order in orders(recipe, prepared):
         batch = order.first(len(order.rows))
         assert batch.ends is None
-        pairs = zip(batch.tokens, batch.valid, strict=True)
+        pairs = zip(batch.tokens, batch.is_token, strict=True)
         texts += [prepared.tokenizer.decode(tokens[real].tolist()) for tokens, real in pairs]
     return texts
 

@@ -100,12 +100,12 @@ def test_padded_rows_hold_one_document_each(documents):
     assert len(rows) == 1 + 3 + 1 + 1 + 2
     order = Order(rows, len(rows), seed=0)
     batch = order.batch(0)
-    real = [row[keep].tolist() for row, keep in zip(batch.tokens, batch.valid, strict=True)]
+    real = [row[keep].tolist() for row, keep in zip(batch.tokens, batch.is_token, strict=True)]
     expected = [[0, 1, 2], [20, 21, 22, 23, 24], [25, 26, 27, 28, 29], [30, 31], [40]]
     expected += [[60, 61, 62, 63, 64], [80, 81, 82, 83, 84], [85, 86]]
     assert sorted(real) == expected
     assert batch.count == 28
-    for keep, ends in zip(batch.valid, batch.ends, strict=True):
+    for keep, ends in zip(batch.is_token, batch.ends, strict=True):
         assert ends.nonzero().flatten().tolist() == [int(keep.sum()) - 1]
 
 

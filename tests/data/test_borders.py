@@ -77,7 +77,7 @@ def batch_of(rows, length, others, has):
     tokens = torch.arange(rows * length).view(rows, length)
     return Batch(
         tokens,
-        tokens % 3 > 0 if "valid" in has else None,
+        tokens % 3 > 0 if "is_token" in has else None,
         tokens % 5 == 0 if "ends" in has else None,
         torch.arange(size - rows, size),
         size,
@@ -89,7 +89,7 @@ def batch_of(rows, length, others, has):
 
 @given(
     sizes=st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(0, 5)),
-    has=st.sets(st.sampled_from(["valid", "ends", "label"])),
+    has=st.sets(st.sampled_from(["is_token", "ends", "label"])),
     most=st.none() | st.integers(1, 12),
 )
 @quickly
@@ -102,7 +102,7 @@ def test_parts_of_a_batch_are_all_of_it_in_order(sizes, has, most):
     assert 0 < each[-1] <= whole
     assert [start for part in parts for start in part.starts] == batch.starts
     assert {(part.size, part.count) for part in parts} == {(batch.size, batch.count)}
-    for name in ("tokens", "valid", "ends", "rows", "label"):
+    for name in ("tokens", "is_token", "ends", "rows", "label"):
         together = [getattr(part, name) for part in parts]
         if getattr(batch, name) is None:
             assert together == [None] * len(parts)
@@ -134,7 +134,7 @@ def epochs(order, count):
     total = count * len(order.rows)
     parts = [order.batch(step) for step in range(-(-total // order.batch_size))]
     tokens = torch.cat([part.tokens for part in parts])[:total]
-    real = [torch.ones_like(p.tokens).bool() if p.valid is None else p.valid for p in parts]
+    real = [torch.ones_like(p.tokens).bool() if p.is_token is None else p.is_token for p in parts]
     rows = zip(tokens, torch.cat(real)[:total], strict=True)
     seen = [row[valid].tolist() for row, valid in rows]
     each = len(order.rows)
@@ -168,7 +168,7 @@ def test_any_step_is_there_at_once_and_in_any_parts(sizes, step, cuts, length, b
     borders = sorted({0, batch_size, *(cut for cut in cuts if cut < batch_size)})
     again = Order(Padded(Documents(sizes), length), batch_size, seed)
     parts = [again.batch(step, slice(low, high)) for low, high in pairwise(borders)]
-    for name in ("tokens", "valid", "ends", "rows"):
+    for name in ("tokens", "is_token", "ends", "rows"):
         assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
     assert [start for part in parts for start in part.starts] == whole.starts
     assert {(part.size, part.count) for part in parts} == {(whole.size, whole.count)}

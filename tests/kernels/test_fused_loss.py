@@ -60,11 +60,12 @@ TOLD = {
 }
 
 
-def learned(method, fused, **told):
+def learned(method, fused, groups=None, **told):
     """A loss and the gradients of all parameters."""
     method.network.fused = fused
     method.zero_grad()
-    loss = method.loss(Batch.of(TOKENS, **told), NOISE, 0)
+    how = {} if groups is None else {"groups": groups}
+    loss = method.loss(Batch.of(TOKENS, **told), NOISE, 0, **how)
     loss.objective.backward()
     return loss, {name: p.grad for name, p in method.named_parameters()}
 

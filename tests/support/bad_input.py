@@ -276,7 +276,10 @@ TABLE = {
     "unknown law": (lambda: mdlm(corruption="cubic"), "corruption"),
     "law option": (lambda: mdlm(corruption="subset", steps=4), "corruption"),
     "discrete law without steps": (lambda: mdlm(corruption="discrete", steps=0), "steps"),
-    "time-free law, timed network": (lambda: MD4(network(time=True), corruption="subset"), "corruption"),
+    "time-free law, timed network": (
+        lambda: MD4(network(time=True), corruption="subset"),
+        "corruption",
+    ),
     "rate law without a rate": (
         lambda: mdlm(corruption=Rate()).loss(Batch.of(TEXT), Noise.for_batch(0, 2)),
         "corruption",

@@ -83,9 +83,9 @@ class Trunk(nn.Module):
     @property
     def fuses(self) -> bool:
         """Whether the head can be left to a loss, and shall be."""
-        plain = self.fusible and not self.options.ordered
-        wanted = self.head.weight.is_cuda and KERNELS if self.fused is None else self.fused
-        return plain and wanted
+        if not self.fusible or self.options.ordered:  # some have no head of this kind
+            return False
+        return self.head.weight.is_cuda and KERNELS if self.fused is None else self.fused
 
     def _add_head(self, width: int, tokens: int = 1) -> None:
         """The way from a hidden vector to the logits of so many tokens."""
