@@ -3,6 +3,7 @@
     git worktree add ../before COMMIT
     python benchmarks/against.py ../before
     python benchmarks/against.py ../before --turns 21 --only "sample pgm"
+    python benchmarks/against.py ../before --device cuda
 
 Each tree has a process of its own that stays, so that a turn costs no start; commands from the
 shell start anew each time. The order within a turn changes from turn to turn. What is shown is the
@@ -22,14 +23,35 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "benchmarks" / "results"
-WIDTH, DEPTH, HEADS, LENGTH, TOKENS = 256, 6, 4, 128, 4096
-STEPS = 32  # of a sample
+TOKENS = 4096
 FEW = 6  # optimizer steps of a training turn
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work a device is given."""
+
+    width: int
+    depth: int
+    heads: int
+    length: int
+    steps: int
+    """Of a sample."""
+    batch: int
+    """Of the larger samples, and of training."""
+    precision: str
+
+
+SIZES = {
+    "cpu": Sizes(256, 6, 4, 128, 32, 8, "float32"),
+    "cuda": Sizes(512, 8, 8, 1024, 64, 32, "bfloat16"),
+}
 COLD = {
     "cold --help": ["--help"],
     "cold sample": ["sample", "default", "--length", "16", "--steps", "4"],
@@ -39,35 +61,46 @@ COLD = {
 # In the process of a tree -------------------------------------------------------------------------
 
 
-def works() -> dict[str, Callable[[], object]]:
+def works(device: str) -> dict[str, Callable[[], object]]:
     """What is timed in a process that stays; the names of the library are those of any version."""
     import torch
 
     import partita
 
     torch.manual_seed(0)
-    sizes = partita.TransformerOptions(length=LENGTH, width=WIDTH, depth=DEPTH, heads=HEADS)
-    text = torch.randint(TOKENS, (64 * LENGTH,))
+    size = SIZES[device]
+    options = partita.TransformerOptions(
+        length=size.length, width=size.width, depth=size.depth, heads=size.heads
+    )
+    text = torch.randint(TOKENS, (64 * size.length,))
     found: dict[str, Callable[[], object]] = {}
     for name, method in (("mdlm", partita.MDLM), ("pgm", partita.PGM)):
-        model: Any = method.build(sizes, TOKENS).eval()
+        model: Any = method.build(options, TOKENS).eval()
         torch.nn.init.normal_(model.network.head.weight, std=0.02)
-        for batch in (1, 8):
-            found[f"sample {name}, batch {batch}"] = _sampling(model, batch)
-        found[f"train {name}"] = _training(method.build(sizes, TOKENS), text)
+        for batch in (1, size.batch):
+            found[f"sample {name}, batch {batch}"] = _sampling(model.to(device), batch, size)
+        found[f"train {name}"] = _training(method.build(options, TOKENS).to(device), text, size)
     return found
 
 
-def _sampling(model: Any, batch: int) -> Callable[[], object]:  # noqa: ANN401 - of any version
+def _sampling(model: Any, batch: int, size: Sizes) -> Callable[[], object]:  # noqa: ANN401 - of any version
+    import torch
+
     import partita
 
-    return lambda: partita.sample(model, batch, sampler="ordered", steps=STEPS, seed=1)
+    half = size.precision == "bfloat16"
+
+    def work() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            partita.sample(model, batch, sampler="ordered", steps=size.steps, seed=1).cpu()
+
+    return work
 
 
-def _training(model: Any, text: Any) -> Callable[[], object]:  # noqa: ANN401
+def _training(model: Any, text: Any, size: Sizes) -> Callable[[], object]:  # noqa: ANN401
     import partita
 
-    options = partita.TrainingOptions(steps=FEW, batch_size=8)
+    options = partita.TrainingOptions(steps=FEW, batch_size=size.batch, precision=size.precision)
     return lambda: partita.fit(model, text, options)
 
 
@@ -88,9 +121,9 @@ def operators(work: Callable[[], object]) -> int:
     return len(calls)
 
 
-def serve() -> None:
+def serve(device: str) -> None:
     """Do what is named on each line of standard input, and answer with what it took."""
-    known = works()
+    known = works(device)
     print(json.dumps(list(known)), flush=True)
     for line in sys.stdin:
         what, name = json.loads(line)
@@ -108,10 +141,11 @@ def serve() -> None:
 class Tree:
     """A checkout, and the process that works with its library."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str) -> None:
         self.folder = folder.resolve()
-        self.environment = os.environ | {"PYTHONPATH": str(self.folder / "src")}
-        command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
+        paths = [str(self.folder / "src"), os.environ.get("PYTHONPATH", "")]
+        self.environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        command = [sys.executable, str(Path(__file__).resolve()), "--serve", "--device", device]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -163,10 +197,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[first], ordered[count - 1 - first]
 
 
-def compared(here: Tree, there: Tree, name: str, turns: int) -> dict[str, Any]:
+def compared(here: Tree, there: Tree, name: str, turns: int, *, counts: bool) -> dict[str, Any]:
     """One work in both trees, turn by turn."""
     found: dict[str, Any] = {}
-    if name not in COLD:
+    if counts and name not in COLD:
         found["operators"] = {
             "here": here.asked("count", name),
             "there": there.asked("count", name),
@@ -208,15 +242,18 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, default=HERE / "benchmarks" / "results" / "against.json"
     )
+    help_ = "where both work; operators are counted on a CPU, where none is recorded"
+    parser.add_argument("--device", default="cpu", choices=sorted(SIZES), help=help_)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(words)
     if chosen.serve:
-        serve()
+        serve(chosen.device)
         return
     if chosen.other is None or not (chosen.other / "src" / "partita").is_dir():
         parser.error("name a folder with another checkout of the library")
-    here, there = Tree(HERE), Tree(chosen.other)
-    names = [name for name in [*here.known, *COLD] if name.startswith(chosen.only)]
+    here, there = (Tree(folder, chosen.device) for folder in (HERE, chosen.other))
+    cold = COLD if chosen.device == "cpu" else {}
+    names = [name for name in [*here.known, *cold] if name.startswith(chosen.only)]
     if not names:
         parser.error(f"--only: no work begins so; there are: {', '.join([*here.known, *COLD])}")
     print(
@@ -225,14 +262,19 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     rows = {}
     for name in names:
-        rows[name] = compared(here, there, name, chosen.turns)
+        on_cpu = chosen.device == "cpu"
+        rows[name] = compared(here, there, name, chosen.turns, counts=on_cpu)
         print(shown(name, rows[name]), flush=True)
     import torch
 
     from partita.provenance import environment  # the library here, only now: it takes a second
 
     trees = {"here": here.commit(), "there": there.commit()}
-    content = {"trees": trees, "rows": rows, "environment": environment(torch.device("cpu"))}
+    content = {
+        "trees": trees,
+        "rows": rows,
+        "environment": environment(torch.device(chosen.device)),
+    }
     chosen.out.write_text(json.dumps(content, indent=1) + "\n")
     print(f"Written: {chosen.out}")
 
