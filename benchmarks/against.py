@@ -267,6 +267,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(shown(name, rows[name]), flush=True)
     import torch
 
+    sys.path.insert(0, str(HERE / "src"))
     from partita.provenance import environment  # the library here, only now: it takes a second
 
     trees = {"here": here.commit(), "there": there.commit()}
