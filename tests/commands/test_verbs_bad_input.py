@@ -1174,7 +1174,7 @@ ALONE = {
     "a rate by number": (
         f"{TRAIN} --method.corruption rate --method.corruption_options.rate 3",
         None,
-        "method.corruption: rate takes functions, which only Python has method's own",
+        "method.corruption: rate takes functions, which only Python has; use the method's own",
     ),
     # Bytes that are no text, as a shell may pass them on.
     "bytes to score": ("score mdlm a\udcff", None, "texts: is no UTF-8 text at character 1"),

@@ -70,13 +70,13 @@ class Posteriors:
     """
 
     def __init__(self, law):
-        self.corruption, self.longest = law, max(map(len, law))
+        self.law, self.longest = law, max(map(len, law))
         self.known, self.said = {}, {}
 
     def ways(self, state):
         """p(text), n - k, tokens under the masks and missing ones in the gaps, for each way."""
         found = []
-        for text, p in self.corruption.items():
+        for text, p in self.law.items():
             for places in itertools.combinations(range(len(text)), len(state)):
                 under = [text[i] for i in places]
                 if all(s in (MASK, v) for s, v in zip(state, under, strict=True)):

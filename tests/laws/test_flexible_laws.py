@@ -478,7 +478,7 @@ def test_the_enumeration_is_that_of_the_oracle(combo):
         ("reference hazard", "final_exact_hazard_exact"),
     ):
         for index in (0, 2, 4):
-            law = Chain(table, process, rule).corruption(STEPS[index])
+            law = Chain(table, process, rule).law(STEPS[index])
             found = [law[text] for text in ORACLE_LAW]
             np.testing.assert_allclose(found, ORACLE[f"{combo}.{key}"][index], atol=1e-9)
 
@@ -489,7 +489,7 @@ def test_texts_tend_to_the_data(combo, rule, counts, most):
     chain = Chain(Posteriors(ORACLE_LAW), process_of(COMBOS[combo]), rule, counts, most=most)
     results = ORACLE.facts["results"]["combos"][combo]
     reference = results["TV_exact_official_euler_rule"]
-    found = [total_variation(chain.corruption(steps), ORACLE_LAW) for steps in STEPS]
+    found = [total_variation(chain.law(steps), ORACLE_LAW) for steps in STEPS]
     for steps, distance in zip(STEPS, found, strict=True):
         assert distance <= LIMITS[rule, counts, most] * reference[str(steps)]
         if rule == "tau-leaping" and most is None:
@@ -504,7 +504,7 @@ def test_revealing_from_the_left_keeps_the_limit(rule):
     table, process = Posteriors(law), process_of(PAIRS[1])
     found = {
         leftmost: [
-            total_variation(Chain(table, process, rule, leftmost=leftmost).corruption(steps), law)
+            total_variation(Chain(table, process, rule, leftmost=leftmost).law(steps), law)
             for steps in (8, 32, 128)
         ]
         for leftmost in (False, True)
@@ -550,13 +550,13 @@ def test_samples_follow_the_enumerated_law(rule, counts, most, pair, leftmost):
     table = Perturbed(LAW3, 5)
     model = GrowingModel(table, *pair, counts=counts)
     chain = Chain(table, process_of(pair), rule, counts, leftmost, ROOM, most)
-    assert_texts(drawn(model, chain, 3, seed=11, most=most), chain.corruption(3))
+    assert_texts(drawn(model, chain, 3, seed=11, most=most), chain.law(3))
 
 
 def test_many_steps_give_the_data():
     model = GrowingModel(Posteriors(ORACLE_LAW), "half-cosine", "linear")
     samples = sample(model, SAMPLES, steps=32, seed=1)
-    law = Chain(Posteriors(ORACLE_LAW), model.process, "schedule").corruption(32)
+    law = Chain(Posteriors(ORACLE_LAW), model.process, "schedule").law(32)
     assert total_variation(law, ORACLE_LAW) < 0.03
     assert_texts(samples, law, longest=2)
     assert TOO_LONG in law
@@ -570,7 +570,7 @@ def test_masks_that_do_not_fit_are_left_out_at_random(room, rule, counts):
     chain = Chain(table, model.process, rule, counts, room=room)
     samples = drawn(model, chain, 3, seed=13, room=room)
     assert samples.shape[1] == room
-    assert_texts(samples, chain.corruption(3))
+    assert_texts(samples, chain.law(3))
 
 
 def within(prompt, text):
@@ -595,7 +595,7 @@ def test_prompts_grow_in_their_open_gaps_alone(which, rule):
     model = GrowingModel(table, *PAIRS[1])
     chain = Chain(table, model.process, rule, room=ROOM)
     samples = drawn(model, chain, 3, seed=17, start=start, opened=opened)
-    assert_texts(samples, chain.corruption(3, start, opened))
+    assert_texts(samples, chain.law(3, start, opened))
     for text in set(texts_of(samples)):
         assert within([v for v in start if v != MASK], text)
         if not opened[0] and start[0] != MASK:
@@ -647,7 +647,7 @@ def test_a_random_order_is_that_of_the_rule_alone():
     table = Perturbed(LAW3, 5)
     model = GrowingModel(table, *PAIRS[1])
     chain = Chain(table, model.process, "schedule", room=ROOM)
-    assert_texts(drawn(model, chain, 4, seed=3, confidence="random"), chain.corruption(4))
+    assert_texts(drawn(model, chain, 4, seed=3, confidence="random"), chain.law(4))
 
 
 def test_a_callback_sees_every_mask_revealed_where_it_is_now():

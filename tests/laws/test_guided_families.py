@@ -270,7 +270,7 @@ def test_flexmdm(counts, ramp):
     model = growing.LabelledModel(*pair, length=4, counts=counts)
     mixed = growing.Mixed(*pair, WEIGHTS[ramp], counts, limit=4)
     rule = model.process, "schedule", counts
-    laws = [growing.Chain(said, *rule, room=4).corruption(3) for said in (mixed, *pair)]
+    laws = [growing.Chain(said, *rule, room=4).law(3) for said in (mixed, *pair)]
     assert_pulled(*(torch.tensor([law[text] for text in laws[0]]) for law in laws))
     growing.assert_texts(draw(model, ramp, steps=3), laws[0])
 
