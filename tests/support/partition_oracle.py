@@ -17,10 +17,10 @@ from partita.networks.partition import PartitionTransformer
 
 
 def both(
-    network: PartitionTransformer, *inputs: Tensor, packed: bool = True, **conditions
+    network: PartitionTransformer, *inputs: Tensor, packed: bool = True, **given
 ) -> tuple[Tensor, Queries]:
     """Logits of both groups and their positions: by the network itself, or by masks."""
-    return network.both(*inputs, **conditions) if packed else both_by_masks(network, *inputs, **conditions)
+    return network.both(*inputs, **given) if packed else both_by_masks(network, *inputs, **given)
 
 
 def both_by_masks(
