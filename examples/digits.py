@@ -3,9 +3,9 @@
     python examples/digits.py digits.png --seconds 120
     python examples/digits.py mnist.png --mnist FOLDER --steps 200 --width 64 --device cuda
 
-It trains a small U-Net by the simple loss, says what the bound is on images that it did not train
-on, and writes a picture of samples, one column for each digit. scikit-learn's 1,797 digits have
-8 x 8 pixels and need that package; MNIST's have 28 x 28 and need its four files in a folder.
+It trains a small U-Net with the simple loss, prints the bound on held-out images, and writes a
+picture of samples, one column for each digit. scikit-learn's 1,797 digits have 8 x 8 pixels and
+need that package; MNIST's have 28 x 28 and need its four files in a folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HELD_OUT = 197  # of scikit-learn's digits; MNIST has a test set
 
 
 def data(folder: str | None) -> tuple[Images, Images]:
-    """Images to train on, and others to test on."""
+    """Training images and test images: MNIST's from a folder, or scikit-learn's digits."""
     if folder is not None:
         return mnist(folder), mnist(folder, train=False)
     every = digits()
@@ -44,22 +44,22 @@ def data(folder: str | None) -> tuple[Images, Images]:
 
 
 def train(model: DDPM, images: Images, seconds: float, batch: int, rate: float) -> int:
-    """Adam on L_simple with a moving average of the weights; how many steps there was time for."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    """Train on L_simple for so many seconds, and average the weights; returns the steps taken."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     average = MovingAverage(model, 0.999)
     draw = torch.Generator().manual_seed(1)
     device = next(model.parameters()).device
     pixels, labels = images.scaled().to(device), images.labels.to(device)
     began, step = time.monotonic(), 0
     while (done := (time.monotonic() - began) / seconds) < 1:
-        for group in optimiser.param_groups:  # warm up, then down to 0 as the time runs out
+        for group in optimizer.param_groups:  # warm up, then down to 0 as the time runs out
             group["lr"] = rate * min(1, (step + 1) / 50) * (1 - done)
         rows = torch.randint(len(pixels), (batch,), generator=draw).to(device)
         noise = Noise.for_batch(0, batch, device=device)
         loss = model.loss(pixels[rows], noise, step, label=labels[rows]).mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         average.update(model)
         step += 1
         if step % 200 == 0:
@@ -84,7 +84,7 @@ def bits(model: DDPM, images: Images, replicates: int = 8, batch: int = 500) -> 
 
 
 def shades(images: Tensor) -> Tensor:
-    """Images from -1 to 1 as bytes, black on white."""
+    """Pixels from -1 to 1 as bytes, black on white."""
     return ((1 - images.clamp(-1, 1)) * 127.5).round().to(torch.uint8)
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=6)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    if not options.picture.parent.is_dir():  # said before training, not after
+    if not options.picture.parent.is_dir():  # checked before training, not after
         parser.error(f"{options.picture.parent} is no folder")
     try:
         fit, rest = data(options.mnist)
@@ -110,8 +110,8 @@ def main() -> None:
 
     torch.manual_seed(0)
     network = UNet(width=options.width, classes=10)
-    # The first step's noise is not far below the distance of two levels: with less there would be
-    # nothing to learn from, with more they could not be told apart.
+    # The first step's noise is a little less than the distance of two levels: less would leave
+    # nothing to learn, more would hide which level it was.
     process = make_process("cosine", options.steps, offset=0.03 if fit.levels < 256 else 0.008)
     model = DDPM(network, schedule=process, levels=fit.levels).to(options.device)
     weights = sum(parameter.numel() for parameter in model.parameters())

@@ -3,10 +3,10 @@
     python examples/lengths.py lines.txt lengths.png --flexible runs/lines-flexmdm
     python examples/lengths.py lines.txt lengths.png --flexible runs/flex --padded runs/mdlm
 
-A model of flexible length ends its texts by itself. One of fixed length can be taught to, by lines
-that were filled up with a character of their own before training: its texts end at the first one.
-The total variation between samples and data is printed beside that of as many lines of the data
-themselves, which is what chance alone makes.
+A model of flexible length ends its texts by itself. One of fixed length learns to, if the lines of
+its training text were padded with a special character: its texts end at the first one. The total
+variation between samples and data is printed beside that of as many lines of the data themselves,
+which is due to chance alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH = 4  # characters of a bar
 
 
 def shares(lengths: Sequence[int], width: int = WIDTH) -> dict[int, float]:
-    """Which share of the texts lies in each bin, by the bin's number; empty bins are left out."""
+    """The share of texts in each bin, by the bin's number; empty bins are left out."""
     require(len(lengths) > 0, "lengths", "there is no text")
     counts = Counter(length // width for length in lengths)
     return {number: counts[number] / len(lengths) for number in sorted(counts)}
@@ -41,7 +41,7 @@ def variation(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float:
 
 
 def draw_lengths(groups: Mapping[str, Mapping[int, float]], path: Path, width: int = WIDTH) -> None:
-    """Histograms as lines, one for each group."""
+    """Draw the histogram of each group as a line."""
     figure = new_figure(7, 4)
     axes = figure.subplots()
     last = max(number for histogram in groups.values() for number in histogram)
@@ -57,7 +57,7 @@ def draw_lengths(groups: Mapping[str, Mapping[int, float]], path: Path, width: i
 
 
 def parsed() -> argparse.Namespace:
-    """The words of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("lines", type=Path, help="a text with one document on each line")
     parser.add_argument("picture", type=Path)
@@ -73,7 +73,7 @@ def parsed() -> argparse.Namespace:
 
 
 def written(model: TextModel, count: int, steps: int, pad: str | None) -> list[int]:
-    """Lengths of texts that a model writes."""
+    """Sample texts from a model; returns their lengths in characters."""
     lengths: list[int] = []
     while len(lengths) < count:
         few = min(BATCH, count - len(lengths))
@@ -85,7 +85,7 @@ def written(model: TextModel, count: int, steps: int, pad: str | None) -> list[i
 
 
 def compared(options: argparse.Namespace, data: list[int]) -> dict[str, Any]:
-    """Rows for the data, for as many lines of it as texts are drawn, and for each model."""
+    """A row for the data, one for as many lines of it as there are samples, one for each model."""
     groups = {"data": data[options.count :], "as many lines of the data": data[: options.count]}
     device = None
     for pad, names in ((None, options.flexible), (options.pad, options.padded)):

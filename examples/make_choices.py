@@ -1,10 +1,11 @@
-"""Questions out of any text: which of four sentences comes next? For `partita accuracy`.
+"""Multiple-choice questions from any text: which of four sentences comes next?
 
     python examples/make_choices.py test.txt quiz.jsonl --count 500 --seed 1
     partita accuracy runs/notes-mdlm quiz.jsonl --task choices
 
-The context is a few sentences of one paragraph; the choices are the one that follows them there and
-others from elsewhere in the text, in random order. Texts may be compressed, as everywhere.
+Questions are for `partita accuracy`. The context is a few sentences of one paragraph; the choices
+are the next sentence and others from elsewhere in the text, in random order. Texts may be
+compressed.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from partita.data.scored_rows import sentences, whole_documents
 from partita.errors import InputError
 from partita.files.atomic import check_file, write_whole
 
-LOOKED_AT = 20  # sentences for each choice; some of them are the same, or too near
+LOOKED_AT = 20  # sentences drawn for each choice: some are equal, or of the same paragraph
 
 
 def questions(
     paragraphs: list[list[str]], count: int, choices: int, before: int, seed: int
 ) -> Iterator[dict[str, object]]:
-    """Each question has `before` sentences, the next one, and others from other paragraphs."""
-    places = [
-        (number, place)
+    """Questions of `before` sentences, the next one, and some from other paragraphs."""
+    positions = [
+        (number, position)
         for number, paragraph in enumerate(paragraphs)
-        for place in range(before, len(paragraph))
+        for position in range(before, len(paragraph))
     ]
     everything = [(number, sentence) for number, p in enumerate(paragraphs) for sentence in p]
     draw = random.Random(seed)
-    for number, place in draw.sample(places, min(count, len(places))):
-        truth = paragraphs[number][place]
+    for number, position in draw.sample(positions, min(count, len(positions))):
+        truth = paragraphs[number][position]
         some = draw.sample(everything, min(len(everything), LOOKED_AT * choices))
         elsewhere = dict.fromkeys(s for n, s in some if n != number and s != truth)
         options = [truth, *elsewhere][:choices]
         if len(options) == choices:
             draw.shuffle(options)
-            context = " ".join(paragraphs[number][place - before : place])
+            context = " ".join(paragraphs[number][position - before : position])
             yield {"context": context, "choices": options, "answer": options.index(truth)}
 
 

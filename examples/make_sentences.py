@@ -1,10 +1,10 @@
-"""Sentences out of any text, each once and on a line of its own, in random order.
+"""The sentences of any text, each once, one on a line, in random order.
 
     python examples/make_sentences.py text.txt sentences.txt --longest 64
     python examples/make_sentences.py text.txt filled.txt --longest 64 --fill "|"
 
-With `--fill` every line is filled up to the same length: what a model of fixed length needs to
-learn where sentences end. Texts may be compressed, as everywhere.
+`--fill` pads every line to the same length, so that a model of fixed length learns where sentences
+end. Texts may be compressed.
 """
 
 from __future__ import annotations

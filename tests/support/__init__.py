@@ -1,1 +1,1 @@
-"""What tests share."""
+"""Code that several test files share."""

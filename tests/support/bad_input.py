@@ -1,7 +1,7 @@
-"""Calls with bad input, and the argument that each error has to name.
+"""Calls with bad input, and the argument that each error must name.
 
-Some have wrong types on purpose, which the test run's own type checker would refuse before the
-library could. `test_bad_input.py` therefore runs this module in a process of its own.
+Some have wrong types on purpose, which the type checker of the test run would refuse before the
+library does. `test_bad_input.py` therefore runs this module in a process of its own.
 """
 
 from __future__ import annotations

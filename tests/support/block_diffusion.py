@@ -1,4 +1,4 @@
-"""BD3-LM: Block Diffusion (Arriola et al., 2025): left to right by blocks, masked inside of one.
+"""BD3-LM: Block Diffusion (Arriola et al., 2025): left to right by blocks, masked inside of each.
 
     -log p(x) = sum over blocks b of -log p(x_b | x_<b)
              <= sum over blocks b of E_t [ 1/t sum over hidden l of -log p(x_l | z_b, x_<b) ]
@@ -83,7 +83,7 @@ class BlockDiffusion(nn.Module, TextMethod, Denoiser):
         return DenseLayout(torch.cat([noisy, clean])[None] & same.repeat(1, 2, 2))
 
     def levels(self, hidden: Tensor) -> Tensor | None:
-        """The share of hidden tokens of its block, at each token."""
+        """For each token, the share of hidden tokens in its block."""
         if not self.network.config.time:
             return None
         parts = hidden.float().split(self.block_length, 1)
@@ -123,7 +123,7 @@ class BlockDiffusion(nn.Module, TextMethod, Denoiser):
         return self.loss_given(batch, Hidden(hidden, 1 / t))
 
     def loss_given(self, batch, drawn) -> Loss:
-        """The loss of what is hidden already, each token with its weight."""
+        """The loss, given which tokens are hidden and the weight of each."""
         tokens, real, (hidden, weight) = batch.tokens, batch.real, drawn
         queries = Queries(*hidden.nonzero(as_tuple=True))
         log_probs = self.log_probs(tokens, hidden, queries, batch.label, batch.layout())
@@ -135,7 +135,7 @@ class BlockDiffusion(nn.Module, TextMethod, Denoiser):
     # Block by block ----------------------------------------------------------------------------
 
     def within(self, block, hidden, rows, positions, caches, label=None) -> Tensor:
-        """The same predictions for the block that follows what the caches hold."""
+        """The same predictions for the next block, given the cached ones."""
         past = caches[0].filled
         queries = Queries(rows, positions)
         noisy = torch.where(hidden, self.mask_id, block)
@@ -146,7 +146,7 @@ class BlockDiffusion(nn.Module, TextMethod, Denoiser):
         return subs(logits, self.mask_id)
 
     def finish(self, block, caches, label=None) -> None:
-        """Keep a finished block in the caches."""
+        """Add a finished block to the caches."""
         nothing = Queries(*block.new_zeros(2, 0))
         levels = self.levels(torch.zeros_like(block, dtype=torch.bool))
         self.network(block, queries=nothing, scalar=levels, label=label, caches=caches)

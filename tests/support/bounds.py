@@ -19,7 +19,7 @@ def all_masks(length):
 
 
 def losses_at(method, x, times, weights):
-    """E over masks of the loss at each time: every mask with its probability, by the library."""
+    """The expected loss at each time, over all masks, by the library's loss."""
     masks, count = all_masks(x.numel()), len(times)
     every_mask = masks.repeat(count, 1)
     every_time = times.repeat_interleave(len(masks))
@@ -34,7 +34,7 @@ def losses_at(method, x, times, weights):
 
 
 def quadrature(nodes):
-    """Times and their shares: Gauss-Legendre over sqrt(t), as alpha' may be like 1 / sqrt(t)."""
+    """Times and weights: Gauss-Legendre over sqrt(t), as alpha' may behave like 1 / sqrt(t)."""
     points, shares = map(torch.from_numpy, np.polynomial.legendre.leggauss(nodes))
     roots = (points + 1) / 2
     return roots**2, shares * roots

@@ -1,4 +1,4 @@
-"""Small models of every kind, plain and captured."""
+"""Small models of every kind, for sampling with and without CUDA graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODELS = {
 
 
 def build(name="mdlm"):
-    """A model in which every parameter is random: none of its branches is silent."""
+    """A model in which every parameter is random, so that every branch has an effect."""
     method, options = MODELS[name]
     sizes = {"length": LENGTH, "width": 16, "depth": 2, "heads": 2}
     model = METHODS[method].build(TransformerOptions(**sizes | options), VOCAB)

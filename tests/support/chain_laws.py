@@ -1,4 +1,4 @@
-"""Chains on tables, and their laws written out."""
+"""Chains with tables as networks, and their exact distributions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BETA_ROWS = {
 
 
 def explicit(kind, betas, tokens=VOCAB):
-    """Q_1..Q_T, from the definitions in the paper's appendix A.2."""
+    """The matrices Q_1..Q_T, from the definitions in the paper's appendix A.2."""
     matrices = []
     for beta in betas:
         size = tokens + (kind == "absorbing")
@@ -81,7 +81,7 @@ class TimedTable(nn.Module, Network):
 
 
 def timed_logits(steps, length, seed=0):
-    """A table for every step; the first one, of step 0, is never asked."""
+    """A table for every step; the one of step 0 is never queried."""
     return torch.stack([random_logits(length, 100 * seed + step) for step in range(steps + 1)])
 
 
@@ -90,7 +90,7 @@ def states_of(size, length):
 
 
 def naive_step(logits, matrices, s, t, last_step="posterior"):
-    """p(z_s | z_t) over all states from equation 4, one product of explicit matrices each."""
+    """p(z_s | z_t) over all states: equation 4 with explicit matrices."""
     size, length = matrices.shape[-1], logits.shape[2]
     states = states_of(size, length)
     mean = torch.zeros(len(states), length, size, dtype=torch.float64)
@@ -104,7 +104,7 @@ def naive_step(logits, matrices, s, t, last_step="posterior"):
 
 
 def naive_law(logits, matrices, grid, last_step="posterior"):
-    """The law of what the chain ends in, from the mean of q(z_T | x) over the tokens."""
+    """The distribution of samples that start from the mean of q(z_T | x) over the tokens."""
     size, length = matrices.shape[-1], logits.shape[2]
     states = states_of(size, length)
     prior = product(matrices, 0, len(matrices))[:VOCAB].mean(0)

@@ -1,4 +1,4 @@
-"""Checkpoint files as the reference implementations publish them, and as nobody should."""
+"""Checkpoint files like those of the reference implementations, and malicious ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.golden.cases import Case
 TOKENS = 36
 DERIVED = "rotary_emb.inv_freq"
 MDLM = {"diffusion": "absorbing_state", "parameterization": "subs", "time_conditioning": False}
-"""What decides in the configuration of MDLM's own training code, which PGM's began as."""
+"""The decisive keys in the configuration of MDLM's training code, from which PGM's began."""
 
 
 def write_tokenizer(path: Path, tokens: int = TOKENS, last: str = "last") -> None:
-    """A `tokenizer.json` of so many words."""
+    """Write a `tokenizer.json` with a given number of words."""
     words = [*(f"w{number}" for number in range(tokens - 1)), last]
     vocabulary = {word: number for number, word in enumerate(words)}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
@@ -32,18 +32,18 @@ def write_tokenizer(path: Path, tokens: int = TOKENS, last: str = "last") -> Non
 
 
 def state_of(case: Case, prefix: str = "sd.") -> dict[str, Tensor]:
-    """The case's state dict in the order that it had."""
+    """The case's state dict in its original order."""
     names = [name for name in case.facts["tensors"] if name.startswith(prefix)]
     return {name.removeprefix(prefix): case[name] for name in names}
 
 
 def parameters(state: dict[str, Tensor]) -> list[str]:
-    """The names of all but the buffer."""
+    """The names of all tensors but the buffer."""
     return [name for name in state if name != DERIVED]
 
 
 def other(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of the same shapes that are not these."""
+    """Other weights of the same shapes."""
     return {name: tensor if name == DERIVED else tensor * 0.5 for name, tensor in state.items()}
 
 
@@ -119,7 +119,7 @@ def pickled(content: object, protocol: int = 2) -> bytes:
 
 
 def write_archive(path: Path, program: bytes, compression: int = 0, **entries: bytes) -> None:
-    """A zip file with this pickle and, unless told otherwise, one storage of six numbers."""
+    """A zip file with this pickle and, by default, one storage of six numbers."""
     files = {"data.pkl": program, "byteorder": b"little", "data/0": bytes(24)} | entries
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, data in files.items():
@@ -127,6 +127,6 @@ def write_archive(path: Path, program: bytes, compression: int = 0, **entries: b
 
 
 def entries_of(path: Path) -> dict[str, bytes]:
-    """What a file of torch.save holds, by name."""
+    """The contents of a file of torch.save, by name."""
     with zipfile.ZipFile(path) as archive:
         return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}

@@ -9,14 +9,14 @@ from partita.distillation.sdtt import reveal_plan
 
 
 def first_round(k, steps, divergence="reverse-kl"):
-    """A teacher of `steps` steps, of which a student takes k at once."""
+    """Options of a teacher of `steps` steps, whose student takes k of them in one."""
     return DistillationOptions(round=1, steps=steps, substeps=k, divergence=divergence)
 
 
 def boundaries(t, options, schedule):
-    """The uniform numbers from which on a token is asked for in step 1, 2, ...: [times, k - 1].
+    """The uniform numbers from which on a token is queried in step 1, 2, ...: [times, k - 1].
 
-    A plan never falls as its number rises, so each is found by halving an interval.
+    The step never falls as the number rises, so each boundary is found by bisection.
     """
     found = []
     for step in range(1, options.substeps):

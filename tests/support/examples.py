@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 
 
 def example(name: str) -> ModuleType:
-    """A program whose functions are tested."""
+    """Import a program to test its functions."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

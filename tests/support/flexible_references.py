@@ -1,4 +1,4 @@
-"""What the reference of FlexMDM does, where tests repeat it."""
+"""Parts of the reference implementation of FlexMDM that tests repeat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GEOMETRIC = "geometric"
 
 
 def schedule_of(facts):
-    """Our schedule for one of theirs, which facts or words such as "geometric 10/0.01" tell."""
+    """Our schedule for one of theirs, given by facts or a name such as "geometric 10/0.01"."""
     if isinstance(facts, str):
         rule = rule_of(facts, (*OURS, GEOMETRIC))
         numbers = [float(x) for x in re.findall(r"\d[\d.e-]*", facts.removeprefix(rule))]
@@ -33,7 +33,7 @@ def schedule_of(facts):
 
 
 def process_of(case: Case, pair):
-    """The process of "insertion+unmasking"; a name that has no facts tells them itself."""
+    """The process of "insertion+unmasking"; a name without facts contains them."""
     known = case.config.get("schedules", {})
     known = known if isinstance(known, dict) else {}
     return Interpolant(*(schedule_of(known.get(name, name)) for name in pair.split("+")))
@@ -56,7 +56,7 @@ def packed(table, lengths):
 
 
 class Recorded(FlexibleTransformer):
-    """A network whose answers are given: tables [B, L, V], [B, L + 1] and [B, L + 1, counts]."""
+    """A network with given outputs: tables [B, L, V], [B, L + 1] and [B, L + 1, counts]."""
 
     def __init__(self, logits, gaps, counts=None):
         outputs, length = logits.shape[-1], max(logits.shape[1], 1)
@@ -85,9 +85,9 @@ class Recorded(FlexibleTransformer):
 
 
 def model_of(process, *tables):
-    """The terms of a loss are compared for schedules that are cut off, too: theirs often are.
+    """A model with any process, also with truncated schedules, which the reference often has.
 
-    The constructor refuses those, since what is cut off is missing from the bound.
+    The constructor refuses those, since the truncated part is missing from the bound.
     """
     method = FlexMDM(Recorded(*tables))
     method.process = process

@@ -25,7 +25,7 @@ class Sizes(NetworkConfig):
 
 
 class Formula(torch.nn.Module, VectorNetwork):
-    """Logits that depend on vector and time as no training would have it."""
+    """Logits that are an arbitrary function of vector and time."""
 
     def __init__(self, strength: float) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ GRID = torch.linspace(-7, 7, 2801, dtype=torch.float64)
 
 
 def token_law(model):
-    """p(w) of the reverse chain, its densities carried along a grid."""
+    """p(w) of the reverse chain, by densities on a grid."""
     total, density = model.process.steps, Normal(0.0, 1.0).log_prob(GRID).exp()
     for number in range(total, 0, -1):
         t = torch.full((len(GRID),), number)

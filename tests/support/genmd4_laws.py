@@ -1,4 +1,4 @@
-"""GenMD4 on tables, with bounds and laws written out."""
+"""GenMD4 with tables as networks, its exact bounds and distributions."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def all_masks(length):
 
 
 def quadrature(nodes, start=0.0):
-    """Times of [start, 1] and shares that add up to 1 - start: Gauss-Legendre in v, t = v^4.
+    """Times in [start, 1] and weights that sum to 1 - start: Gauss-Legendre in v, t = v^4.
 
-    Near t = 0 the integrand goes like t^(w-1), which is steep for small exponents.
+    Near t = 0 the integrand behaves like t^(w-1), which is steep for small exponents.
     """
     points, shares = map(torch.from_numpy, np.polynomial.legendre.leggauss(nodes))
     low = start**0.25
@@ -44,7 +44,7 @@ def quadrature(nodes, start=0.0):
 
 
 def losses_at(model, x, times):
-    """E over masks of the loss at each time, differentiable through the law of the masks."""
+    """The expected loss at each time, differentiable through the masks' distribution."""
     masks = all_masks(x.numel())
     masked, row_times = masks.repeat(len(times), 1), times.repeat_interleave(len(masks))
     tokens, valid = x.expand(len(masked), -1), torch.ones_like(masked)
@@ -62,7 +62,7 @@ def continuous_bound(model, x, nodes=200):
 
 
 def step_table(model, states, s, t):
-    """p(z_s | z_t) at every position of every state, by the model's own prediction and step."""
+    """p(z_s | z_t) at every position of every state, by the model's prediction and step."""
     batch = torch.ones(len(states), dtype=torch.float64)
     with torch.no_grad():
         log_mean = model.log_mean(states, t * batch)
@@ -77,7 +77,7 @@ def transition(model, length, s, t):
 
 
 def chain_law(model, start, grid):
-    """The law of complete sequences when the chain starts from one state."""
+    """The distribution of complete sequences when the chain starts from one state."""
     law = torch.zeros((VOCAB + 1) ** len(start), dtype=torch.float64)
     law[state_index(torch.tensor([start]))] = 1
     for t, s in itertools.pairwise(grid.tolist()):

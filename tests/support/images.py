@@ -45,7 +45,7 @@ def packed(array, kind="PNG"):
 
 
 def files(splits=("",), count=2):
-    """Names to pixels, in the order in which they are to be read."""
+    """Pixels by name, in the order in which they must be read."""
     names = sorted(f"{s}{c}/{i}.png" for s in splits for c in CLASSES for i in range(count))
     return {name: picture(number) for number, name in enumerate(names)}
 
@@ -59,7 +59,7 @@ def write_folder(folder, contents):
 
 
 def write_tar(path, contents, prefix="", extra=()):
-    """A tar in the opposite order of names."""
+    """A tar file in reverse order of names."""
     mode = {".gz": "w:gz", ".xz": "w:xz"}.get(path.suffix, "w")
     with tarfile.open(path, mode) as archive:
         for name, content in reversed(contents.items()):

@@ -1,11 +1,11 @@
-"""Kill a training run at random moments, resume it each time, compare with an undisturbed run.
+"""Kill a training run at random moments, resume it each time, compare with an uninterrupted run.
 
     python -m tests.support.kill_and_resume --kills 20
     python -m tests.support.kill_and_resume --kills 20 --signal TERM
 
-Every second kill waits for a checkpoint to be in the middle of being written, every fourth comes
-at any time, be it before the first step. The last checkpoints of both runs, weights and optimiser
-states, must agree in every bit, and so must every loss in their metrics.
+Every second kill comes in the middle of writing a checkpoint, every fourth at any time, even before
+the first step. The last checkpoints of both runs, weights and optimizer states, must agree in every
+bit, and so must every loss in their metrics.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE = 120  # seconds that a process may take to write its first checkpoint
 
 @dataclass
 class Outcome:
-    """What became of a disturbed run."""
+    """The outcome of an interrupted run."""
 
     kills: int = 0
     during_a_write: int = 0
@@ -77,7 +77,7 @@ def wait_for(condition, process: subprocess.Popen[bytes]) -> bool:
 
 
 def disturb(words: list[str], out: Path, how: signal.Signals, when: str, chance) -> int:
-    """Start, wait for a random moment, kill; the exit code, 0 if the run came to its end."""
+    """Start, wait for a random moment, kill; the exit code, 0 if the run finished."""
     process = start(words)
     if when == "any time":
         time.sleep(chance.uniform(0, 6))
@@ -115,7 +115,7 @@ def compare(calm: Path, disturbed: Path) -> list[str]:
 def experiment(
     place: Path, kills: int, *how: signal.Signals, seed: int = 0, extra: list[str] | None = None
 ) -> Outcome:
-    """One undisturbed run, one that is killed so many times, by one signal after the other."""
+    """One uninterrupted run, and one that is killed so many times, by each signal in turn."""
     chance, outcome = random.Random(seed), Outcome()
     text, steps = corpus(place), STEPS_PER_KILL * (kills + 1)
     extra = extra or []
@@ -127,7 +127,7 @@ def experiment(
         signal_now = how[outcome.kills % len(how)]
         code = disturb(words, disturbed, signal_now, when, chance)
         if code == 0:
-            break  # it was quicker; the kills so far count
+            break  # the run finished first; the kills so far count
         outcome.kills += 1
         outcome.exit_codes.append(code)
         outcome.during_a_write += any("partial" in name for name in checkpoints(disturbed))

@@ -1,4 +1,4 @@
-"""The packages of the library from the ground up, and which of them imports which."""
+"""The layers of the library, from the ground up, and the imports of each module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import partita
 
 SOURCE = Path(partita.__file__).parent
 
-# What stands in one line does not know of each other.
+# Packages in one line do not import each other.
 LAYERS = [
     "errors moved version",
     "registry signals memory devices",
@@ -39,7 +39,7 @@ HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names.
 
 
 def room(module: str) -> str:
-    """What of the library a module belongs to: the name below `partita`, or the facade."""
+    """The package that a module belongs to: the name below `partita`, or the facade."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -53,7 +53,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules of the library that a file imports, lazily or for types alone too."""
+    """The modules of the library that a file imports, also lazily or for types only."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

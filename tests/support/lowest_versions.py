@@ -1,8 +1,8 @@
-"""The lowest versions that `pyproject.toml` asks for, as constraints that pip understands.
+"""The lowest versions that `pyproject.toml` allows, as constraints for pip.
 
-`make test-lowest` installs exactly these. A resolver's own mode of lowest versions raises some
-without a word where a dependency of a dependency is chosen too new; constraints cannot be met
-halfway.
+`make test-lowest` installs exactly these. A resolver's own lowest-version mode
+silently raises some of them where a dependency of a dependency is too new; constraints are met or
+fail.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
-TOOLS = "dev"  # what tests the package, which may be of any age
+TOOLS = "dev"  # tools for tests may have any version
 REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?>=([\d.]+)")
 
 
 def lowest_versions(project: Mapping[str, Any]) -> dict[str, str]:
-    """The lower bound of everything that the package and its extras ask for."""
+    """The lower bound of every dependency of the package and its extras."""
     extras = project.get("optional-dependencies", {})
     wanted = [*project["dependencies"]]
     wanted += [each for name, members in extras.items() if name != TOOLS for each in members]

@@ -1,4 +1,4 @@
-"""MD4's schedules as its reference has them."""
+"""MD4's schedules as in its reference implementation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def plain_schedule(name):
 
 
 def stopped_schedule(name, eps):
-    """The same eps away from both ends; ours of MD4's own eps goes by its name."""
+    """The same, eps away from both ends; with MD4's own eps it has a name in the library."""
     if eps == MD4_EPS:
         return make_schedule(f"md4:{name}")
     return Truncated(plain_schedule(name), eps, eps)

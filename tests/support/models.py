@@ -1,4 +1,4 @@
-"""Small saved models, and what may be done to their files."""
+"""Small saved models, and ways to change their files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def tiny(method="mdlm", tokenizer="characters", **sections):
     vocabulary = TOKENIZERS[tokenizer]
     built = recipe.method.build(network, vocabulary.vocab_size)
     torch.manual_seed(0)
-    for parameter in built.parameters():  # a new network predicts the same whatever it reads
+    for parameter in built.parameters():  # a new network makes the same prediction for any input
         torch.nn.init.normal_(parameter)
     return TextModel(built, vocabulary, recipe, {"data": "notes.txt", "step": 7})
 
 
 def seal(folder):
-    """Correct the checksums, as somebody would who means harm."""
+    """Correct the checksums, as an attacker would."""
     path = folder / format.MANIFEST
     manifest = json.loads(path.read_text())
     manifest["checksums"] = {name: sha256(folder / name) for name in manifest["checksums"]}

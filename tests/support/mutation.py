@@ -1,4 +1,4 @@
-"""Changes of JSON, safetensors and bytes that reach what stands behind the first check."""
+"""Changes of JSON, safetensors and bytes that pass the first check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-# Texts that JSON's writer cannot be brought to write stand as names until the end.
+# Texts that the JSON writer cannot write have names until the end.
 RAW = {"<deep>": "[" * 50_000 + "]" * 50_000, "<digits>": "9" * 9_000, "<float>": "-1e99999"}
 INTEGERS = [0, -1, 1, 2, 3, 4, 6, 16, 255, 257, 2**31, 2**32 - 1, 2**53, 2**63, 2**64]
 INTEGERS += [10**9, 10**10, 10**12, 10**30, 10**400, -(10**400)]
@@ -45,7 +45,7 @@ def value(random: Random, depth: int = 0) -> Any:
 
 
 def alike(random: Random, old: Any) -> Any:
-    """Some JSON of the same type: it goes further than others."""
+    """Some JSON of the same type: it passes more checks."""
     if isinstance(old, bool):
         return not old
     if isinstance(old, int):
@@ -56,7 +56,7 @@ def alike(random: Random, old: Any) -> Any:
 
 
 def holders(content: Any) -> list[Any]:
-    """All parts of a JSON document that hold something."""
+    """All containers in a JSON document that are not empty."""
     inside = content.values() if isinstance(content, dict) else content
     parts = [part for item in inside if isinstance(item, dict | list) for part in holders(item)]
     return [content, *parts] if content else parts
@@ -105,7 +105,7 @@ def alter_json(random: Random, data: bytes) -> bytes:
 
 
 def alter_header(random: Random, data: bytes) -> bytes:
-    """A safetensors file with another header before the same numbers."""
+    """A safetensors file with another header and the same numbers."""
     size = struct.unpack("<Q", data[:8])[0]
     header = dumped(alter(random, json.loads(data[8 : 8 + size]))).encode()
     claimed = random.choice([len(header)] * 12 + [0, 2**40, 2**63])
@@ -118,7 +118,7 @@ def real(tensor: Tensor) -> Tensor:
 
 
 def alter_tensors(random: Random, data: bytes) -> bytes:
-    """A sound safetensors file with something about its tensors changed."""
+    """A valid safetensors file with a change to its tensors."""
     tensors = safetensors.torch.load(data)
     name, other = random.choices(sorted(tensors), k=2)  # the file's order is not always the same
     changes = [
@@ -155,7 +155,7 @@ def alter_bytes(random: Random, data: bytes) -> bytes:
 
 
 def damage(random: Random, path: Path) -> bool:
-    """Change a file; whether it is another one now."""
+    """Change a file; returns whether its contents differ."""
     before = path.read_bytes()
     shaped = [alter_json] if path.suffix == ".json" else [alter_header, alter_tensors]
     after = random.choice([*shaped * 3, alter_bytes])(random, before)

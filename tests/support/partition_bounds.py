@@ -12,7 +12,7 @@ from tests.support.bounds import all_masks, discrete_bound, subset_bound
 
 
 def group_nats(method, tokens, partition, valid=None):
-    """What each group's bound alone would count: [2, rows], group 1 first.
+    """The nats of each group's bound alone: [2, rows], group 1 first.
 
     The loss is the mean of the two bounds, so each group enters it with half its weight.
     """
@@ -25,7 +25,7 @@ def group_nats(method, tokens, partition, valid=None):
 
 
 def expected_at(method, sequences, schedule, times, weights):
-    """E over partitions of both groups' nats at each time: [2, times, sequences]."""
+    """The expected nats of both groups at each time, over partitions: [2, times, sequences]."""
     partitions = all_masks(sequences.shape[1])
     shape = (len(times), len(sequences), len(partitions))
     groups = partitions.expand(*shape, -1).flatten(0, 2)
@@ -40,7 +40,7 @@ def expected_at(method, sequences, schedule, times, weights):
 
 
 def discrete_groups(method, sequences, schedule, steps):
-    """The law "discrete" on its T + 1 points: the bound of each group, [2, sequences]."""
+    """The corruption "discrete" on its T + 1 points: the bound of each group, [2, sequences]."""
     index = torch.arange(steps + 1, dtype=torch.float64)
     weights = Discrete(schedule, steps).partition_weights(index)
     expected = expected_at(method, sequences, schedule, index / steps, weights)
@@ -48,7 +48,7 @@ def discrete_groups(method, sequences, schedule, steps):
 
 
 def half_ends(count):
-    """0..n with equal chances, but for the ends, which have half of the others'."""
+    """The probabilities of 0..n: equal, but half as large at both ends."""
     law = torch.full((count + 1,), 1 / count, dtype=torch.float64)
     law[[0, -1]] /= 2
     return law
@@ -68,7 +68,7 @@ CORRUPTIONS = {
 
 
 def exact_bound(law, logits, x, groups):
-    """What an estimate with one or with both groups should average to."""
+    """The exact mean of an estimate with one or with both groups."""
     if law != "discrete":
         return float(k_form(logits, x[None])[0])
     if groups == 1:

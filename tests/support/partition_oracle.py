@@ -1,7 +1,7 @@
-"""The Partition Transformer with a mask for every pair of positions: what packing must agree with.
+"""The Partition Transformer with L x L attention masks: the reference for packing.
 
-It takes L x L masks where the library sorts tokens into sequences, and is there to be compared
-with: the same parameters, dense attention, nothing sorted.
+The library sorts tokens into sequences. This one has the same parameters, dense attention, and
+sorts nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from partita.networks.partition import PartitionTransformer
 
 
 def both(
-    network: PartitionTransformer, *inputs: Tensor, packed: bool = True, **told
+    network: PartitionTransformer, *inputs: Tensor, packed: bool = True, **given
 ) -> tuple[Tensor, Queries]:
-    """Logits of both groups and where they stand: by the network itself, or by masks."""
-    return network.both(*inputs, **told) if packed else both_by_masks(network, *inputs, **told)
+    """Logits of both groups and their positions: by the network itself, or by masks."""
+    return network.both(*inputs, **given) if packed else both_by_masks(network, *inputs, **given)
 
 
 def both_by_masks(
@@ -62,7 +62,7 @@ def both_by_masks(
 
 
 def _slots(number: Tensor) -> tuple[Tensor, Tensor]:
-    """Both groups of every document of a row side by side, and which of them there are."""
+    """Both groups of every document of a row side by side, and which of them exist."""
     low, high = number.amin(1, keepdim=True), number.amax(1, keepdim=True)
     slots = 2 * low + torch.arange(2 * int((high - low).max() + 1), device=low.device)
     return slots, slots <= 2 * high + 1

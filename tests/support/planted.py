@@ -1,10 +1,10 @@
-"""Faults planted in the library, and what `benchmarks/torture.py` counts with them in it.
+"""Faults planted in the library, and the counts of `benchmarks/torture.py` with each.
 
     python -m tests.support.planted
     python -m tests.support.planted accepts --only mutants/notes.txt.xz --rounds 1 --out counts.json
 
-Prints JSON: the counts of some cases by the name of the plant, "sound" for the library as it is.
-With the name of a plant: runs the program itself, in that state, with the words behind it.
+Prints JSON: the counts of some cases by the name of the plant; "sound" is the unchanged library.
+With the name of a plant it runs the program itself with that fault, and with the arguments given.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ pieces = Corpus.pieces
 
 
 def reading(corpus: Corpus, instead: Callable[[], object]) -> object:
-    """Whatever a corpus holds, after something else."""
+    """The pieces of a corpus, after a call of `instead`."""
     instead()
     return pieces(corpus)
 
 
 def misread(corpus: Corpus) -> object:
-    """What is damaged is taken for another text."""
+    """Damaged input is read as another text."""
     try:
         yield from list(pieces(corpus))
     except InputError:
@@ -72,7 +72,7 @@ def at_once(folder: Path):
 
 @contextmanager
 def elsewhere(folder: Path):
-    """A folder that is complete when it gets its name, beside one that nobody clears away."""
+    """A folder that is complete when it gets its name; the partial one is never removed."""
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -91,13 +91,13 @@ def before_reading(instead: Callable[[], object]) -> Callable[[], None]:
 
 
 def hanging() -> None:
-    """Nobody waits for it, and least of all long."""
+    """Reading hangs, and the time limit is short."""
     LIMITS.seconds = 0.5
     before_reading(lambda: time.sleep(10 * PATIENCE))()
 
 
 def killed_at_changes(fault: object) -> Callable[[], None]:
-    """A fault of those who write folders; when they are killed follows from the seed alone."""
+    """A fault in writing folders; the moments of kills follow from the seed alone."""
     planted = plant(prepared, "whole_folder", fault)
 
     def act() -> None:
@@ -136,7 +136,7 @@ def counts(stage: Stage, name: str) -> dict[str, int]:
 
 
 def counted(stage: Stage, name: str, file: Path) -> dict[str, int]:
-    """The same in a process of its own, which leaves them in a file."""
+    """The same in a process of its own, which writes them to a file."""
 
     def body() -> int:
         file.write_text(json.dumps(counts(stage, name)))

@@ -1,4 +1,4 @@
-"""What the reference implementations do, where tests repeat it."""
+"""Parts of the reference implementations that tests repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.golden.cases import Case
 
 
 def agree(case, ours, theirs, what):
-    """A part of a stored tensor agrees with ours within the case's tolerance."""
+    """Assert that a part of a stored tensor agrees with ours within the case's tolerance."""
     limits = {name: case.facts["tolerance"][name] for name in ("atol", "rtol")}
     torch.testing.assert_close(
         ours.to(theirs.dtype), theirs, **limits, msg=lambda text: f"{case.name} {what}: {text}"
@@ -20,7 +20,7 @@ def agree(case, ours, theirs, what):
 
 
 def gumbel_argmax(probs, u):
-    """The reference's draw from unnormalised probabilities, with its recorded uniforms."""
+    """The reference's draw from unnormalized probabilities, with its recorded uniforms."""
     return (probs / (1e-10 - torch.log(u + 1e-10))).argmax(-1)
 
 

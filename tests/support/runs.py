@@ -1,4 +1,4 @@
-"""Runs that take a moment."""
+"""Very short runs."""
 
 from __future__ import annotations
 

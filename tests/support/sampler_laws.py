@@ -1,4 +1,4 @@
-"""Laws of samplers, by enumeration."""
+"""Distributions of samplers, by enumeration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def prediction(model, visible):
 
 
 def law_of_groups(model, groups, start=None):
-    """The law when groups of positions are revealed one group after the other."""
+    """The distribution when groups of positions are revealed one after the other."""
     known = {}  # predictions by what is visible
     law = torch.zeros(VOCAB**model.length, dtype=torch.float64)
     for index, x in enumerate(all_sequences(model.length).tolist()):
@@ -36,7 +36,7 @@ def law_of_groups(model, groups, start=None):
 
 
 def uniform_mixture(model, orders, sizes, start=None):
-    """The mean law over equally likely orders, cut into groups of the given sizes."""
+    """The mean distribution over equally likely orders, cut into groups of the given sizes."""
     laws = []
     for order in orders:
         positions = iter(order)

@@ -1,4 +1,4 @@
-"""Score models on tables, and the laws of their samplers."""
+"""Score models with tables as networks, and the distributions of their samplers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def states_of(graph, length=LENGTH):
 
 
 class Scores(nn.Module, Network):
-    """Outputs looked up by state, drifting with what the network is told."""
+    """Outputs looked up by state, which drift with the conditioning."""
 
     def __init__(self, graph, seed=0, drift=0.1, length=LENGTH):
         super().__init__()
@@ -58,7 +58,7 @@ class Scores(nn.Module, Network):
 
 
 def data_at_zero(graph, law):
-    """A law over complete sequences as one over all states."""
+    """A distribution over complete sequences as one over all states."""
     start = torch.zeros(graph.states**LENGTH, dtype=torch.float64)
     numbers = (all_sequences(LENGTH) * graph.states ** torch.arange(LENGTH).flip(0)).sum(-1)
     start[numbers] = law
@@ -72,7 +72,7 @@ def noised_law(graph, start, sigma):
 
 
 def drawn_noise(model, time):
-    """The noise of the states of a bound, from its definition: masks alone at t = 1."""
+    """The noise level of a bound's states, from its definition: only masks at t = 1."""
     t = torch.tensor(float(time), dtype=torch.float64)
     if model.graph.mask_id is None or isinstance(model.graph, Rates):
         return total_noise(model.schedule, t)
@@ -99,9 +99,9 @@ def point(graph, x0):
 
 
 def expected_loss(model, x0, time, sigma=None):
-    """E over q(z_t | x0) of the library's loss without its end terms.
+    """The expected loss of the library over q(z_t | x0), without its end terms.
 
-    q is that of the chain unless another noise is given.
+    The noise of q is that of the chain unless `sigma` is given.
     """
     graph, states = model.graph, states_of(model.graph)
     times = torch.full((len(states),), float(time), dtype=torch.float64)
@@ -117,7 +117,7 @@ def expected_loss(model, x0, time, sigma=None):
 
 
 def quadrature(function, nodes=8):
-    """Gauss-Legendre over t, in pieces that close in on both ends.
+    """Gauss-Legendre over t, in pieces that shrink towards both ends.
 
     A uniform chain diverges at a rate like -log t near 0, and dsigma is steep near 1.
     """
@@ -164,7 +164,7 @@ def rule_step(model, rule, t, s, *, last, fixed=()):
 
 
 def rule_law(model, rule, steps, grid="uniform", start=None, fixed=()):
-    """The law over complete sequences of the T-step rule."""
+    """The distribution over complete sequences of the T-step rule."""
     states = states_of(model.graph)
     law = model.graph.stationary()[states].prod(-1) if start is None else start
     pairs = list(itertools.pairwise(sampling_grid(grid, steps).tolist()))

@@ -1,8 +1,8 @@
-"""A second partition network, as somebody outside of the library writes one.
+"""A second partition network, as a user of the library would write one.
 
-It reads each group with the other one masked: two passes of a transformer in place of one. Run as a
-module, this file is a command line with one more kind of network; without words it goes from
-training to an evaluation.
+It reads each group with the other one masked: two passes of a transformer instead of one. Run as a
+module, this file is a command line with one more kind of network; without arguments it does
+everything from training to evaluation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from partita.networks import NETWORKS, KindOptions, PartitionNetwork, Transforme
 
 @dataclass(frozen=True, kw_only=True)
 class TwiceOptions(KindOptions):
-    """What there is to choose about it."""
+    """Its options."""
 
     softness: float = 1.0
     """What its logits are divided by."""

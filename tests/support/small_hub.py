@@ -1,4 +1,4 @@
-"""A hub on this machine: repositories out of folders, every request written down."""
+"""A hub on this machine that serves folders as repositories and records every request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print([main(words) for words in json.loads(sys.argv[1])])
 
 
 class SmallHub(ThreadingHTTPServer):
-    """Serves the folders OWNER/NAME inside of a folder; with a `status`, nothing but that."""
+    """Serves the folders OWNER/NAME of a folder; with a `status`, every answer is that status."""
 
     def __init__(self, root: Path, status: int | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: SmallHub
 
     def do_HEAD(self) -> None:
-        if not self.path.startswith("/api/agent"):  # what the library asks on its own account
+        if not self.path.startswith("/api/agent"):  # a request of the hub's own client
             self.server.asked.append(f"{self.command} {self.path}")
         if self.server.status is not None:
             self._answer(self.server.status)
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(root: Path, status: int | None = None) -> Iterator[SmallHub]:
-    """A small hub for a while."""
+    """Run a small hub during a `with` block."""
     hub = SmallHub(root, status)
     thread = threading.Thread(target=hub.serve_forever, daemon=True)
     thread.start()
@@ -111,7 +111,7 @@ def serving(root: Path, status: int | None = None) -> Iterator[SmallHub]:
 def outcome(
     calls: list[list[str]], place: Path, address: str, code: str = VERBS, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The verbs as a user has them, in a process whose hub is at an address."""
+    """Run commands in a process of their own, whose hub is at an address."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     own = {"HF_HOME": str(place / "home"), "HF_ENDPOINT": address, "no_proxy": "*"}
     return subprocess.run(

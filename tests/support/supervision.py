@@ -1,4 +1,4 @@
-"""What comes of reading a file that may do harm."""
+"""Read a file that may do harm, under limits of time and memory, and record what it does."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def note(event: str, arguments: Any) -> None:
 
 
 class Hung(BaseException):
-    """No part of the library may take this for an error of its own."""
+    """Out of time. Not an `Exception`, so that the library cannot catch it."""
 
 
 @contextlib.contextmanager
 def supervised(folder: Path):
-    """Inside, time and memory are short, and what is imported, opened and run is written down."""
+    """Limit time and memory, and record what is imported, opened and run."""
     global watched
     hung = []
 
@@ -60,12 +60,12 @@ def supervised(folder: Path):
 
 
 def outcome(folder: Path, action: Any) -> Any:
-    """What came of it, or None for an `InputError`; anything else is raised."""
+    """The result of an action, or None after an `InputError`; other errors are raised."""
     problem = ""
     with supervised(folder):
         try:
             return action()
         except InputError as error:
             problem = str(error)
-    assert "alloc" not in problem.lower()  # memory that was asked for, and not there
+    assert "alloc" not in problem.lower()  # a failed allocation of too much memory
     return None

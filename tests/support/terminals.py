@@ -1,4 +1,4 @@
-"""Where verbs print: terminals, pipes whose reader has left, and disks that are full."""
+"""Outputs of commands: terminals, pipes without a reader, and full disks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.master, self.number = pty.openpty()
-        tty.setraw(self.number)  # line ends stay what they are
+        tty.setraw(self.number)  # line ends are not translated
         self._parts: list[bytes] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -28,7 +28,7 @@ class Screen:
         while True:
             try:
                 part = os.read(self.master, 1 << 16)
-            except OSError:  # nobody writes any more
+            except OSError:  # the writer has closed it
                 return
             if not part:
                 return
@@ -51,7 +51,7 @@ def printing_to(number: int) -> Iterator[None]:
 
 
 def on_screen(work, columns: int = 250, **environment: str) -> str:
-    """What some work shows on a terminal."""
+    """The text that some work writes to a terminal."""
     screen = Screen()
     with pytest.MonkeyPatch.context() as patch, printing_to(screen.number):
         for name in ("NO_COLOR", "FORCE_COLOR", "TTY_INTERACTIVE", "TTY_COMPATIBLE"):
@@ -64,7 +64,7 @@ def on_screen(work, columns: int = 250, **environment: str) -> str:
 
 @contextmanager
 def without_a_reader() -> Iterator[None]:
-    """Standard output and standard error are a pipe that nobody reads."""
+    """Standard output and standard error are a pipe without a reader."""
     reading, writing = os.pipe()
     os.close(reading)
     with printing_to(writing):
@@ -73,7 +73,7 @@ def without_a_reader() -> Iterator[None]:
 
 @contextmanager
 def on_a_full_disk() -> Iterator[None]:
-    """Standard output leads to a disk without room."""
+    """Standard output is on a full disk."""
     with pytest.MonkeyPatch.context() as patch, Path("/dev/full").open("w") as stream:
         patch.setattr(sys, "stdout", stream)
         yield

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from beartype import BeartypeConf, beartype
 
-# An int is a float where a float is asked for, as type checkers have it (PEP 484).
+# An int is accepted as a float, as by type checkers (PEP 484).
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
