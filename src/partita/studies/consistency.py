@@ -136,7 +136,7 @@ def plot_consistency(rows: Sequence[Consistency], path: Path) -> None:
     with picture(path, 7, 4) as (_, (axes,)):
         axes.fill_between(times, low, high, alpha=0.25, label="5 to 95 %")
         axes.plot(times, mean, marker="o", markersize=3, label="mean")
-        axes.axhline(1, color="grey", linestyle=":", label="any law")
+        axes.axhline(1, color="grey", linestyle=":", label="any distribution")
         axes.set(yscale="log", xlabel="t", ylabel="sum of scores / (alpha / (1 - alpha))")
         ticker = matplotlib("ticker")
         axes.yaxis.set_major_locator(ticker.MaxNLocator(8))  # the range is far less than ten-fold
