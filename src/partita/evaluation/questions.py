@@ -154,7 +154,7 @@ def _window(tokenizer: Tokenizer, text: str, start: int, stop: int, length: int)
 
 
 def _enough(tokenizer: Tokenizer, part: Callable[[int], str], wanted: int) -> list[int]:
-    """More than `wanted` tokens of a part of a text; `part(n)` is its up to n first characters.
+    """More than `wanted` tokens of a part of a text, if it has them; `part(n)` has n characters.
 
     One more, since the first or last token may differ at a cut.
     """

@@ -163,7 +163,7 @@ class NGram:
         for position in range(length):
             history = tokens[:, max(0, position - self.order + 1) : position].numpy()
             log_probs = torch.from_numpy(np.log(self.following(history)))
-            tokens[:, place] = session.draw(log_probs, 0, rows, torch.full_like(rows, place))
+            tokens[:, position] = session.draw(log_probs, 0, rows, torch.full_like(rows, position))
         return tokens
 
     def _gram(self, tokens: Integer[np.ndarray, "N K"]) -> Indices:
