@@ -237,8 +237,8 @@ def main(words: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("other", type=Path, nargs="?", help="another checkout of the library")
-    parser.add_argument("--turns", type=int, default=9, help="how often each work is done")
-    parser.add_argument("--only", default="", help="works whose name begins so")
+    parser.add_argument("--turns", type=int, default=9, help="how often each kind of work is timed")
+    parser.add_argument("--only", default="", help="kinds of work whose names begin with this")
     parser.add_argument(
         "--out", type=Path, default=HERE / "benchmarks" / "results" / "against.json"
     )

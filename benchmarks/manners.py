@@ -50,9 +50,9 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--judge", required=True, help="an autoregressive model")
     parser.add_argument("--grams", required=True, help="a text whose 5-grams are counted")
     parser.add_argument("--test", required=True, help="real text")
-    parser.add_argument("--samples", type=int, default=256, help="texts for each figure")
-    parser.add_argument("--limit", type=int, default=100_000, help="tokens whose cost is measured")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
+    parser.add_argument("--samples", type=int, default=256, help="texts for each setting")
+    parser.add_argument("--limit", type=int, default=100_000, help="tokens of real text to measure")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results go")
     return parser.parse_args(words)
 
 

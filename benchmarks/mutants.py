@@ -302,9 +302,9 @@ def main(words: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=300, help="how many mutants")
-    parser.add_argument("--seed", type=int, default=0, help="which ones")
-    parser.add_argument("--only", default="", help="files whose name begins so")
-    parser.add_argument("--list", action="store_true", help="name the mutants, plant none")
+    parser.add_argument("--seed", type=int, default=0, help="seed of their choice")
+    parser.add_argument("--only", default="", help="files whose names begin with this")
+    parser.add_argument("--list", action="store_true", help="only list the mutants")
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args(words)
     picked = chosen_mutants(chosen.count, chosen.seed, chosen.only)

@@ -43,18 +43,18 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("recipes", nargs="+", type=Path, help="recipes as YAML")
     parser.add_argument("--train", required=True, help="the text to train on")
-    parser.add_argument("--valid", required=True, help="a text to measure, for choosing by")
+    parser.add_argument("--valid", required=True, help="a text to measure, for model selection")
     parser.add_argument("--test", required=True, help="a text to measure, for reporting")
-    parser.add_argument("--limit", type=int, default=1_000_000, help="tokens of each")
+    parser.add_argument("--limit", type=int, default=1_000_000, help="tokens of each text")
     parser.add_argument("--replicates", type=int, default=4, help="draws of each bound")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs live")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
     parser.add_argument(
         "--stop_after",
         type=float,
         help="seconds after which training is stopped; the same command goes on from there",
     )
-    parser.add_argument("--at_once", type=int, default=1, help="how many are measured at a time")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
+    parser.add_argument("--at_once", type=int, default=1, help="how many are measured in parallel")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results go")
     own, flags = split_flags(sys.argv[1:] if words is None else words)
     chosen = parser.parse_args(own)
     chosen.flags, chosen.began = flags, monotonic()

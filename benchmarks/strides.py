@@ -49,7 +49,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("text", help="a text whose 5-grams are counted")
     parser.add_argument("--steps", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256])
-    parser.add_argument("--samples", type=int, default=64, help="texts for each figure")
+    parser.add_argument("--samples", type=int, default=64, help="texts for each measurement")
     parser.add_argument("--length", type=int, help="tokens of a text; the model's unless given")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--out", type=Path, default=RESULTS / "strides-cpu.json")

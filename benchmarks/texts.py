@@ -39,10 +39,10 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--infill", help="a text in which words are hidden")
     parser.add_argument("--grams", help="a text whose 5-grams are counted")
     parser.add_argument("--count", type=int, default=2000, help="questions of each kind, at most")
-    parser.add_argument("--judge", help="an autoregressive model that reads the texts of others")
+    parser.add_argument("--judge", help="an autoregressive model that scores the others' texts")
     parser.add_argument("--steps", default="[4,8,16,32,64,128,256]", help="numbers of steps")
-    parser.add_argument("--samples", type=int, default=256, help="texts for each number")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
+    parser.add_argument("--samples", type=int, default=256, help="texts for each number of steps")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results go")
     chosen = parser.parse_args(words)
     names = [Path(model).name for model in chosen.models]
     if len(set(names)) < len(names):  # one would overwrite the other's results

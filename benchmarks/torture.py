@@ -49,19 +49,19 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=0, help="what all that is random follows from")
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
     parser.add_argument("--minutes", type=float, help=f"{SHORT:g}, or {LONG:g} with --long")
-    parser.add_argument("--long", action="store_true", help="an hour, and the least counts")
+    parser.add_argument("--long", action="store_true", help="an hour, and the required counts")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--only", nargs="+", default=[""], help="areas whose names begin so")
     parser.add_argument("--rounds", type=int, help="rounds of each area, in place of a time")
     parser.add_argument("--repeat", metavar="AREA:NUMBER", help="try one case again")
     parser.add_argument("--out", type=Path, default=RESULTS / "torture.json", help="the counts")
-    parser.add_argument("--markdown", action="store_true", help="show the counts of --out, and end")
+    parser.add_argument("--markdown", action="store_true", help="print the counts of --out")
     kept = Path("runs/torture")
-    parser.add_argument("--keep", type=Path, default=kept, help="where --repeat leaves its files")
+    parser.add_argument("--keep", type=Path, default=kept, help="where --repeat keeps its files")
     scratch = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
-    parser.add_argument("--scratch", type=Path, default=scratch, help="where cases happen")
+    parser.add_argument("--scratch", type=Path, default=scratch, help="folder of temporary files")
     chosen = parser.parse_args(words)
     if chosen.minutes is None:
         chosen.minutes = LONG if chosen.long else SHORT

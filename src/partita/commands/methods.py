@@ -107,7 +107,7 @@ def facts_of(name: str) -> dict[str, Any]:
 
 
 def _undescribed(name: str) -> dict[str, str]:
-    """The facts of a method without a description."""
+    """The choices of a method without a description: its parameters and their defaults."""
     own = own_options(name)
     known = parameters_of(name)
     return {

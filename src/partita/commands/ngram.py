@@ -142,7 +142,7 @@ def run(words: Sequence[str]) -> None:
         for flag in ("test", "infill", "last_word")
         if (path := getattr(chosen, flag)) is not None
     }
-    asked = {
+    questions_of = {
         flag: _questions(flag, files[flag], setting, chosen)
         for flag in ("infill", "last_word")
         if flag in files
@@ -158,7 +158,7 @@ def run(words: Sequence[str]) -> None:
         }
         if "test" in files:
             results["likelihood"] = _likelihood(model, files["test"], setting, chosen)
-        for flag, questions in asked.items():
+        for flag, questions in questions_of.items():
             results[flag] = _answers(model, flag, questions, chosen, bar)
         if chosen.samples:
             results["samples"] = _samples(model, corpus, setting, examiner, chosen, bar)

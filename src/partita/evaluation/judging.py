@@ -34,7 +34,7 @@ def written(
     advance: Callable[[int], object] = lambda _: None,
     batch: int = BATCH,
 ) -> list[str]:
-    """`count` texts in batches: `write` is called with how many, and the index of the first."""
+    """`total` texts in batches: `write` is called with how many, and the index of the first."""
     texts: list[str] = []
     for first in range(0, total, batch):
         count = min(batch, total - first)

@@ -26,9 +26,7 @@ from partita.randomness import permuted
 
 # A word of letters only, with a space before it and a space or a punctuation mark after it.
 _WORD = re.compile(r"(?<=\S )[^\W\d_]+(?=[\s.,;:!?)])")
-_REACH = (
-    4  # characters that a token is guessed to have; more are looked at where that is not enough
-)
+_REACH = 4  # assumed characters per token; if that is too few, more text is encoded
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Journal(Recorder):
     """The record of one run; a resumed run continues it."""
 
     def __init__(self, folder: Path, step: int, baseline: float | None = None) -> None:
-        """Lines after `step` are of lost work and go; `baseline` is drawn to compare bits with."""
+        """Drop lines after `step`, whose work was lost; `baseline` is drawn for comparison."""
         self.folder, self.baseline = folder, baseline
         self.lines = [line for line in read_metrics(folder) if line["step"] <= step]
         write_whole(folder / METRICS, "".join(json.dumps(line) + "\n" for line in self.lines))

@@ -212,7 +212,7 @@ def locked(folder: Path) -> Iterator[None]:
             try:
                 yield
             except BaseException as error:
-                if checkpoints.listed(folder) == before and not _tells(folder, error):
+                if checkpoints.listed(folder) == before and not _journal_explains(folder, error):
                     # Windows cannot remove an open file: there the lock goes when it is freed.
                     stays = {LOCK} if WINDOWS else set()
                     for name in set(_MADE) - names - stays:
@@ -237,6 +237,6 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _tells(folder: Path, error: BaseException) -> bool:
+def _journal_explains(folder: Path, error: BaseException) -> bool:
     """Whether the journal helps to understand an error: a bad loss does, a full disk does not."""
     return not isinstance(error, OSError) and bool(read_metrics(folder))
