@@ -29,7 +29,7 @@ from partita.training.runner import train
 from partita.training.signals import Signals
 
 DESCRIPTION = """\
-Distil a trained model into one that needs fewer sampling steps: self-distillation through time
+Distill a trained model into one that needs fewer sampling steps: self-distillation through time
 (SDTT). In each round the student, which starts as a copy of its teacher, learns to predict in one
 step what the teacher predicts in two; it is then the teacher of the next round: after three rounds
 from 128 steps the student is made for 16. Use partita compare to measure how good its texts are.
