@@ -5,11 +5,11 @@
     python benchmarks/against.py ../before --turns 21 --only "sample pgm"
     python benchmarks/against.py ../before --device cuda
 
-Each tree has a process of its own that stays, so that a turn costs no start; commands from the
-shell start anew each time. The order within a turn changes from turn to turn. What is shown is the
-median time of each tree, the median over the turns of (time there / time here), above 1 where this
-checkout is faster, and an interval that holds the true median in 95 of 100 runs. The operator calls
-of a step are counted besides. Figures go to benchmarks/results/against.json.
+Each tree has its own process for the whole comparison, so that turns do not include its start;
+shell commands start a new process each time. The order within a turn changes from turn to turn.
+Printed are the median time of each tree, the median over the turns of (time there / time here),
+above 1 if this checkout is faster, and a 95 % confidence interval of that median. The operator
+calls of a step are counted too. Results go to benchmarks/results/against.json.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = HERE / "benchmarks" / "results"
 TOKENS = 4096
-FEW = 6  # optimizer steps of a training turn
+FEW = 6  # optimizer steps in a training turn
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much work a device is given."""
+    """Sizes of the timed work for a device."""
 
     width: int
     depth: int
@@ -62,7 +62,7 @@ COLD = {
 
 
 def works(device: str) -> dict[str, Callable[[], object]]:
-    """What is timed in a process that stays; the names of the library are those of any version."""
+    """The work that is timed inside the process; it uses only names that all versions have."""
     import torch
 
     import partita
@@ -105,7 +105,7 @@ def _training(model: Any, text: Any, size: Sizes) -> Callable[[], object]:  # no
 
 
 def operators(work: Callable[[], object]) -> int:
-    """How many operators some work calls."""
+    """The number of operator calls of some work."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     calls: list[object] = []
@@ -122,7 +122,7 @@ def operators(work: Callable[[], object]) -> int:
 
 
 def serve(device: str) -> None:
-    """Do what is named on each line of standard input, and answer with what it took."""
+    """Do the work named on each line of standard input, and print its time or operator count."""
     known = works(device)
     print(json.dumps(list(known)), flush=True)
     for line in sys.stdin:
@@ -135,11 +135,11 @@ def serve(device: str) -> None:
         print(time.perf_counter() - began, flush=True)
 
 
-# Beside both trees --------------------------------------------------------------------------------
+# In the comparing process -------------------------------------------------------------------------
 
 
 class Tree:
-    """A checkout, and the process that works with its library."""
+    """A checkout, and the process that uses its library."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self.folder = folder.resolve()
@@ -163,7 +163,7 @@ class Tree:
         return line
 
     def asked(self, what: str, name: str) -> float:
-        """Seconds that some work took, or how many operators it called."""
+        """The seconds that some work took, or the number of operators it called."""
         if name in COLD:
             return self._cold(COLD[name])
         assert self.process.stdin is not None
@@ -178,7 +178,7 @@ class Tree:
         return time.perf_counter() - began
 
     def commit(self) -> str:
-        """What the tree stands at."""
+        """The commit that is checked out."""
         words = ["git", "-C", str(self.folder), "describe", "--always", "--dirty", "--abbrev=12"]
         found = subprocess.run(words, check=False, capture_output=True, text=True)
         return found.stdout.strip() or "unknown"
@@ -198,7 +198,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def compared(here: Tree, there: Tree, name: str, turns: int, *, counts: bool) -> dict[str, Any]:
-    """One work in both trees, turn by turn."""
+    """Compare one kind of work in both trees, turn by turn."""
     found: dict[str, Any] = {}
     if counts and name not in COLD:
         found["operators"] = {
@@ -206,7 +206,7 @@ def compared(here: Tree, there: Tree, name: str, turns: int, *, counts: bool) ->
             "there": there.asked("count", name),
         }
     for tree in (here, there):
-        tree.asked("time", name)  # nobody's first time counts
+        tree.asked("time", name)  # warm up, untimed
     seconds: dict[Tree, list[float]] = {here: [], there: []}
     for turn in range(turns):
         for tree in (here, there) if turn % 2 else (there, here):
@@ -222,7 +222,7 @@ def compared(here: Tree, there: Tree, name: str, turns: int, *, counts: bool) ->
 
 
 def shown(name: str, row: dict[str, Any]) -> str:
-    """A line of the table."""
+    """One line of the printed table."""
     here, there = (statistics.median(row[key]) for key in ("here", "there"))
     low, high = row["interval"]
     counts = row.get("operators")
@@ -232,13 +232,13 @@ def shown(name: str, row: dict[str, Any]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Compare, show and keep."""
+    """Compare the trees, print and save the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("other", type=Path, nargs="?", help="another checkout of the library")
-    parser.add_argument("--turns", type=int, default=9, help="how often each work is done")
-    parser.add_argument("--only", default="", help="works whose name begins so")
+    parser.add_argument("--turns", type=int, default=9, help="how often each kind of work is timed")
+    parser.add_argument("--only", default="", help="kinds of work whose names begin with this")
     parser.add_argument(
         "--out", type=Path, default=HERE / "benchmarks" / "results" / "against.json"
     )
@@ -268,7 +268,7 @@ def main(words: Sequence[str] | None = None) -> None:
     import torch
 
     sys.path.insert(0, str(HERE / "src"))
-    from partita.provenance import environment  # the library here, only now: it takes a second
+    from partita.provenance import environment  # imported late, as it takes a second
 
     trees = {"here": here.commit(), "there": there.commit()}
     content = {

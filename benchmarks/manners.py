@@ -1,13 +1,13 @@
-"""Ask a judge what the texts of the model in the package are worth, by the manner of writing.
+"""Measure the quality of the packaged model's texts under a judge, by sampling settings.
 
     python benchmarks/manners.py --judge runs/wikipedia-ar --grams wiki-train.txt \
         --test wiki-test.txt
 
 Several orders and numbers of steps, at three temperatures and with the least probable tokens left
-out; beside them texts of 5-grams, drawn likewise, what the judge makes of real text and its entropy
-in rows of the same length, and what real text costs the model from left to right. Figures go to
-benchmarks/results/wikipedia-manners.json, manner by manner, and to wikipedia-pgm-order.json. A GPU,
-some minutes; counting grams takes minutes more.
+out. For comparison: texts of 5-grams, drawn likewise; the judge's bits for real text, and its
+entropy in rows of the same length; the model's bits for real text from left to right. Results go to
+benchmarks/results/wikipedia-manners.json, setting by setting, and to wikipedia-pgm-order.json. Some
+minutes on a GPU, and minutes more for counting n-grams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from partita.models.text_model import TextModel
 
 RESULTS = Path(__file__).parent / "results"
 MODEL = "default"
-MANNERS = {  # how texts are written, and in how many steps (of `blocks`: for each block)
+MANNERS = {  # sampling settings, and numbers of steps (with `blocks`: for each block)
     "--sampler ancestral": "[64,256]",
     "--sampler ordered --options.order left-to-right": "[64,128,256]",
     "--sampler ordered --options.order strided": "[16,32,64,128]",
@@ -43,38 +43,38 @@ WORTH = ("judge_bits", "judge_bits_error", "entropy_nats", "entropy_nats_error")
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The words of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--judge", required=True, help="an autoregressive model")
     parser.add_argument("--grams", required=True, help="a text whose 5-grams are counted")
     parser.add_argument("--test", required=True, help="real text")
-    parser.add_argument("--samples", type=int, default=256, help="texts for each figure")
-    parser.add_argument("--limit", type=int, default=100_000, help="tokens whose cost is measured")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
+    parser.add_argument("--samples", type=int, default=256, help="texts for each setting")
+    parser.add_argument("--limit", type=int, default=100_000, help="tokens of real text to measure")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results go")
     return parser.parse_args(words)
 
 
 def rows_of(said: dict[str, Any]) -> list[dict[str, Any]]:
-    """What `partita compare` says of one manner."""
-    told = {"writer": MODEL, "manner": said["manner"]}
+    """The results of `partita compare` for one sampling setting."""
+    about = {"writer": MODEL, "manner": said["manner"]}
     worth = [{key: row[key] for key in ("steps", *WORTH)} for row in said["rows"]]
-    return [told | row for row in worth]
+    return [about | row for row in worth]
 
 
 def row_of_grams(said: dict[str, Any]) -> dict[str, Any]:
-    """What `partita ngram` says of the texts of grams, in the same words."""
+    """The results of `partita ngram` for texts of n-grams, under the same keys."""
     texts, nats = said["samples"], math.log(2)
     given = {key: texts[key] for key in ("temperature", "top_p") if texts[key] is not None}
-    told = {"writer": "5-grams", "manner": given, "steps": None}
+    about = {"writer": "5-grams", "manner": given, "steps": None}
     verdict = [texts["judge"][f"bits_per_character{end}"] for end in ("", "_error")]
     worth = *verdict, texts["unigram_entropy_bits"] * nats, None
-    return told | dict(zip(WORTH, worth, strict=True))
+    return about | dict(zip(WORTH, worth, strict=True))
 
 
 def entropy_of(text: str, rows: int) -> dict[str, float]:
-    """The entropy of real text in as many rows as models write."""
+    """The entropy of real text in as many rows as the models write."""
     model = TextModel.from_pretrained(MODEL, device="cpu")
     corpus, length = Corpus(text, "text", "paragraph"), model.length
     found = corpus_rows(corpus, model.tokenizer, length, apart=False, limit=rows * length).tokens
@@ -82,7 +82,7 @@ def entropy_of(text: str, rows: int) -> dict[str, float]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """All manners, one after the other."""
+    """Measure all sampling settings, one after the other."""
     chosen = parsed(words)
     judging = "--judge", chosen.judge, "--samples", str(chosen.samples)
     real: dict[str, Any] = entropy_of(chosen.test, chosen.samples)

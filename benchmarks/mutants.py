@@ -1,15 +1,15 @@
-"""Do the tests notice small faults? Hundreds are planted, one at a time, by a seed.
+"""Mutation testing: do the tests notice small faults? Hundreds are planted, one at a time.
 
     python benchmarks/mutants.py
     python benchmarks/mutants.py --count 30 --seed 7 --only samplers/planned.py
 
 A mutant is the library with one operator, number, comparison or word changed, such as `<` to `<=`
-or `+` to `-`. The tests that ran its line are run, the quickest first, until one fails: the mutant
-is killed. One that passes them all has survived: either a test is missing, or the change means
-nothing (the survivors that are understood are listed in `benchmarks/survivors.json`, each with the
-reason). Which test runs which line is found out once, by coverage; that takes some minutes.
+or `+` to `-`. The tests that ran its line are run, the fastest first, until one fails: the mutant
+is killed. One that passes them all has survived: either a test is missing, or the change has no
+effect (survivors that are understood are listed in `benchmarks/survivors.json`, each with the
+reason). Which test runs which line is measured once, by coverage; that takes some minutes.
 
-Rows are written one by one to benchmarks/results/mutants.json: a run that is stopped goes on.
+Results are written one by one to benchmarks/results/mutants.json; a stopped run can be resumed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ RESULTS = HERE / "benchmarks" / "results" / "mutants.json"
 SURVIVORS = HERE / "benchmarks" / "survivors.json"
 TARGETS = ["processes", "samplers", "data/batches.py"]
 TESTS = ["tests/laws", "tests/samplers", "tests/golden", "tests/data/test_batches.py"]
-PATIENCE = 120  # seconds for the tests of a mutant; one that never ends is killed, too
-MOST_TESTS = 40  # of those that ran the line
+PATIENCE = 120  # seconds for the tests of a mutant; one that takes longer counts as killed
+MOST_TESTS = 40  # the most tests to run for a mutant
 PLAIN = ["-o", "addopts=", "-p", "no:cacheprovider", "-q", "-x"]
-"""Shapes are not checked: what kills a mutant is a test's own claim."""
+"""Shape checks are off, so that a mutant is killed by a test's own assertion."""
 
 SWAPS = {
     ast.Add: ("+", "-"),
@@ -65,13 +65,13 @@ SWAPS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one line."""
+    """One change to one line."""
 
     file: str
     line: int
     start: int
     end: int
-    """Columns of what is replaced, in bytes."""
+    """Columns of the replaced text, in bytes."""
     new: str
     old: str
 
@@ -104,7 +104,7 @@ def mutants(file: Path) -> list[Mutant]:
 
 
 def _computed(node: ast.AST) -> Iterator[ast.AST]:
-    """What is computed: no annotations, decorators, docstrings, defaults of types, messages."""
+    """The nodes that compute: no annotations, decorators, docstrings, type defaults, messages."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_params"):
             continue
@@ -139,7 +139,7 @@ def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, int, s
 def _between(
     left: ast.expr, right: ast.expr, operator: ast.AST, lines: list[str]
 ) -> Iterator[tuple[int, int, int, str]]:
-    """The operator that stands between two expressions, if all of it is on one line."""
+    """The operator between two expressions, if all of it is on one line."""
     if type(operator) not in SWAPS or left.end_lineno != right.lineno:
         return
     old, new = SWAPS[type(operator)]
@@ -163,7 +163,7 @@ def _other(value: object) -> str | None:
 
 
 def tests_of_lines(folder: Path, names: Sequence[str]) -> dict[str, dict[int, list[str]]]:
-    """For each file, for each line, the tests that ran it, the quickest first."""
+    """For each file and line, the tests that ran it, the fastest first."""
     data, report = folder / "coverage", folder / "durations.txt"
     words = [*PLAIN[:-1], "--cov", "--cov-context=test", "--cov-report=", "--durations=0", "-vv"]
     command = [sys.executable, "-m", "pytest", *words, "-n", "2", *names]
@@ -178,7 +178,7 @@ def tests_of_lines(folder: Path, names: Sequence[str]) -> dict[str, dict[int, li
 
 
 def _seconds(said: str) -> dict[str, float]:
-    """How long each test took, as pytest says."""
+    """The seconds that each test took, as pytest reports them."""
     taken: dict[str, float] = {}
     for line in said.splitlines():
         words = line.split()
@@ -215,7 +215,7 @@ def _ordered(data: Path, seconds: dict[str, float]) -> dict[str, dict[int, list[
 
 
 class Workshop:
-    """A copy of the library of one's own, in which one file at a time is changed."""
+    """A private copy of the library, in which one file at a time is changed."""
 
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
@@ -224,7 +224,7 @@ class Workshop:
         (self.source / "partita" / "weights").symlink_to(SOURCE / "weights")
 
     def outcome(self, mutant: Mutant, tests: list[str]) -> dict[str, Any]:
-        """What the tests say of a mutant."""
+        """Whether the tests kill a mutant, and which one does."""
         place = self.source / "partita" / mutant.file
         whole = place.read_text()
         place.write_text(mutant.of(whole))
@@ -258,7 +258,7 @@ class Workshop:
 
 
 def chosen_mutants(count: int, seed: int, only: str) -> list[Mutant]:
-    """So many of all mutants, by a seed."""
+    """`count` random mutants, by a seed."""
     files = [path for name in TARGETS for path in _files(SOURCE / name)]
     every = [mutant for path in files for mutant in mutants(path)]
     every = [mutant for mutant in every if mutant.file.startswith(only)]
@@ -270,7 +270,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def run(chosen: list[Mutant], lines: dict[str, dict[int, list[str]]], out: Path) -> list[Any]:
-    """Plant them all, two at a time, and write down each outcome."""
+    """Test all mutants, two at a time, and save each outcome."""
     content = json.loads(out.read_text()) if out.exists() else {}
     rows: list[dict[str, Any]] = content.get("rows", [])
     done = {(row["file"], row["line"], row["start"], row["new"]) for row in rows}
@@ -297,14 +297,14 @@ def run(chosen: list[Mutant], lines: dict[str, dict[int, list[str]]], out: Path)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Plant faults, show which survive."""
+    """Test mutants, and print those that survive."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=300, help="how many mutants")
-    parser.add_argument("--seed", type=int, default=0, help="which ones")
-    parser.add_argument("--only", default="", help="files whose name begins so")
-    parser.add_argument("--list", action="store_true", help="name the mutants, plant none")
+    parser.add_argument("--seed", type=int, default=0, help="seed of their choice")
+    parser.add_argument("--only", default="", help="files whose names begin with this")
+    parser.add_argument("--list", action="store_true", help="only list the mutants")
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args(words)
     picked = chosen_mutants(chosen.count, chosen.seed, chosen.only)
@@ -322,7 +322,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _key(row: dict[str, Any]) -> str:
-    """What a survivor is listed under: its line's text, which moves less than its number."""
+    """The key of a survivor: its line's text, which is more stable than its number."""
     line = (SOURCE / row["file"]).read_text().splitlines()[row["line"] - 1].strip()
     return f"{row['file']}: {line}: {row['old']} -> {row['new']}"
 

@@ -1,10 +1,10 @@
-"""Write docs/results.md, the pictures in it, and the card of the model that is in the package, from
-the measurements in benchmarks/results/.
+"""Write docs/results.md, its pictures, and the model card of the packaged model, from the
+measurements in benchmarks/results/.
 
     python benchmarks/report.py
 
-The text is in `sections/` beside this file; what stands in double braces there is looked up in the
-JSON files. A figure that is not in one of them stops the program.
+The text is in `sections/` beside this file; expressions in double braces there are looked up in the
+JSON files. A missing number stops the program.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ RESULTS, SECTIONS = HERE / "results", HERE / "sections"
 DOCS = HERE.parent / "docs"
 REPORT, PICTURES = DOCS / "results.md", DOCS / "pictures"
 CARD = WEIGHTS / "README.md"
-LONG = 1024  # characters of a text whose seconds are told
+LONG = 1024  # characters of the texts whose seconds are reported
 
 
 def measured(name: str) -> dict[str, Any]:
-    """What a file holds."""
+    """The content of a results file."""
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return found
 
 
 def there(name: str) -> bool:
-    """Whether something was measured: what was not is left out of a table."""
+    """Whether a results file exists; what was not measured is left out of tables."""
     return (RESULTS / f"{name}.json").exists()
 
 
@@ -52,7 +52,7 @@ def rows(name: str, **wanted: Any) -> list[dict[str, Any]]:
 
 
 def row(name: str, **wanted: Any) -> dict[str, Any]:
-    """The one row that has them."""
+    """The only row of a file in which these columns have these values."""
     found = rows(name, **wanted)
     if len(found) != 1:
         raise LookupError(f"{name}.json has {len(found)} rows with {wanted}, which must be one")
@@ -60,30 +60,30 @@ def row(name: str, **wanted: Any) -> dict[str, Any]:
 
 
 def bound(found: dict[str, Any]) -> str:
-    """Bits with their error; a method that knows them exactly has none."""
+    """Bits with their error; exact ones have none."""
     error = found["bits_error"]
     return f"{found['bits']:.3f} " + (f"± {error:.3f}" if error else "(exact)")
 
 
 def theirs(**wanted: Any) -> dict[str, Any]:
-    """What the reference code was measured at, or that it was not."""
+    """The measurement of the reference code, or a note that there is none."""
     found = rows("reference-h200", **{"what": wanted.pop("what")})
     fitting = [r for r in found if all(r[key] == value for key, value in wanted.items())]
     return fitting[0] if fitting else {"value": None, "memory_gb": None}
 
 
 def digits_shares(model: str) -> str:
-    """How many digits of each guidance are taken for their class, in percent."""
+    """Percentage of digits that are classified as their class, for each guidance weight."""
     return ", ".join(f"{100 * r['accuracy']:.1f}" for r in rows("digits", model=model))
 
 
 def digits_distances(model: str) -> str:
-    """How far they are from the data."""
+    """The Fréchet distance of the digits from the data, for each guidance weight."""
     return ", ".join(f"{r['frechet']:.1f}" for r in rows("digits", model=model))
 
 
 def numbers(name: str, column: str, style: str, **wanted: Any) -> str:
-    """A column of the rows that have these values, as words."""
+    """A column of the rows that have these values, as text."""
     *most, last = (f"{r[column]:{style}}" for r in rows(name, **wanted))
     return f"{', '.join(most)} and {last}"
 
@@ -94,7 +94,7 @@ def largest(name: str, column: str) -> float:
 
 
 def quality(name: str, model: str, steps: int) -> str:
-    """The judge's bits, and the entropy in brackets."""
+    """The judge's bits, and the entropy in parentheses."""
     found = row(name, model=model, steps=steps)
     return f"{found['judge_bits']:.3f} ({found['entropy_nats']:.3f})"
 
@@ -105,8 +105,8 @@ def bits(name: str, model: str, steps: int) -> str:
 
 
 def worth(steps: int | None, temperature: float, **manner: Any) -> str:
-    """What texts of the model in the package, or of 5-grams, are worth that were written so; a dash
-    where that was not measured."""
+    """Quality of texts of the packaged model, or of 5-grams, with these sampling settings; a dash
+    if that was not measured."""
     wanted = manner | {"temperature": temperature}
     fitting = [r for r in rows("wikipedia-manners", steps=steps) if r["manner"] == wanted]
     if not fitting:
@@ -116,12 +116,12 @@ def worth(steps: int | None, temperature: float, **manner: Any) -> str:
 
 
 def curve_of(name: str, model: str) -> list[Quality]:
-    """What the texts of a model are worth, against the steps."""
+    """The quality of a model's texts, against the steps."""
     return [Quality(**r) for r in rows(name, model=model)]
 
 
 def seconds_of_texts(speed: str, method: str, steps: int) -> float | None:
-    """Seconds of texts that are written at a time in so many steps, where that was timed."""
+    """Seconds for a batch of texts in this many steps, if that was timed."""
     if not there(speed):
         return None
     for title, speeds in measured(speed)["growth"].items():
@@ -132,13 +132,13 @@ def seconds_of_texts(speed: str, method: str, steps: int) -> float | None:
 
 
 def texts_at_once(speed: str) -> int:
-    """How many texts were written at a time when a speed was timed."""
+    """The batch size at which a speed was timed."""
     title = next(iter(measured(speed)["growth"]))
     return int(title.rpartition("batch ")[2].rstrip(")"))
 
 
 def at_speed(speed: str, method: str) -> list[Quality]:
-    """What the texts of `wiki8-METHOD` are worth, at a speed that was timed without weights."""
+    """Quality of the texts of `wiki8-METHOD`, with speeds timed on untrained weights."""
     found = []
     for r in curve_of("wiki8-steps", f"wiki8-{method}"):
         seconds = seconds_of_texts(speed, method, r.steps)
@@ -148,7 +148,7 @@ def at_speed(speed: str, method: str) -> list[Quality]:
 
 
 def equally_good(speeds: list[str]) -> list[dict[str, Any]]:
-    """How much faster PGM writes what is as good as MDLM's, by MDLM's steps."""
+    """PGM's speed relative to MDLM's at equal quality, by MDLM's steps."""
     found: dict[int, dict[str, Any]] = {
         r.steps: {"steps": r.steps, "judge_bits": r.judge_bits, "times": dict.fromkeys(speeds)}
         for r in curve_of("wiki8-steps", "wiki8-mdlm")
@@ -161,14 +161,14 @@ def equally_good(speeds: list[str]) -> list[dict[str, Any]]:
 
 
 def found(name: str, contestant: str) -> list[dict[str, Any]]:
-    """What `partita bench` found for a contestant; nothing, if it was not in the race."""
+    """The results of `partita bench` for a contestant; empty if it took no part."""
     subjects = [measured(name).get(subject, {}) for subject in ("sampling", "training")]
     tables = [table for subject in subjects for table in subject.values()]
     return [r for table in tables for r in table if r["name"] == contestant]
 
 
 def largest_turn(name: str, contestant: str) -> float:
-    """Seconds of a contestant's slowest turn."""
+    """The seconds of a contestant's slowest turn."""
     (one,) = found(name, contestant)
     return float(max(one["seconds"]))
 
@@ -198,7 +198,7 @@ def cost(found: dict[str, Any], unit: str = "character") -> str:
 
 
 def percent(found: dict[str, Any]) -> str:
-    """How often something was known."""
+    """The accuracy in percent, with its error."""
     share, error = (100 * found[f"accuracy{end}"] for end in ("", "_error"))
     return f"{share:.1f} ± {error:.1f}%"
 
@@ -210,7 +210,7 @@ def rendered(template: str = "results.md") -> str:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
-        autoescape=False,  # it is no HTML
+        autoescape=False,  # the output is not HTML
     )
     world.tests["there"] = there
     world.globals |= {
@@ -245,7 +245,7 @@ def rendered(template: str = "results.md") -> str:
 
 
 def draw_steps(names: dict[str, str], picture: Path) -> None:
-    """Teachers and their last students, against the steps."""
+    """Draw the quality of teachers and their last students, against the steps."""
     shown = []
     for name, title in names.items():
         for model, called in {"teacher": title, "round 3": f"{title}, distilled"}.items():
@@ -254,14 +254,14 @@ def draw_steps(names: dict[str, str], picture: Path) -> None:
 
 
 def draw_texts(speed: str, picture: Path) -> None:
-    """What texts of 1,024 characters are worth, against the steps and against the time."""
+    """Draw the quality of texts of 1,024 characters, against the steps and against the time."""
     models = {"mdlm": "MDLM", "pgm": "PGM"}
     shown = [replace(r, model=named) for m, named in models.items() for r in at_speed(speed, m)]
     draw_comparison(shown, picture)
 
 
 def curve(name: str) -> list[Level]:
-    """Where the bound of a run comes from."""
+    """The bound of a run by noise level."""
     nats, tokens = math.log(2), measured(name)["valid"]["tokens"]
     return [
         Level(
@@ -274,7 +274,7 @@ def curve(name: str) -> list[Level]:
 
 
 def main() -> None:
-    """Everything anew."""
+    """Write the report, the pictures and the card."""
     REPORT.write_text(rendered())
     CARD.write_text(rendered("card.md"))
     draw_growth(measured("bench-h200-growth"), PICTURES / "growth.png")

@@ -3,8 +3,8 @@
     python benchmarks/reproduce.py wiki8 --data texts
     python benchmarks/reproduce.py digits
 
-Runs live in runs/. Figures go to benchmarks/results/, in place of those that are there, and
-`make results` makes the page of them. A part that was stopped goes on where it was. In --data are,
+Runs are saved in runs/. Results go to benchmarks/results/, replacing those that are there, and
+`make results` makes the page of them. A part that was stopped is resumed. --data contains,
 compressed or not (wiki8-speed and digits need none of it):
 
     wiki8-train.txt, wiki8-valid.txt, wiki8-test.txt     characters of Wikipedia, as text8 has them
@@ -12,7 +12,7 @@ compressed or not (wiki8-speed and digits need none of it):
     wikitext2_test.txt, ptb_test.txt, lambada_test.txt   texts of others
     mnist/, cifar10.tar                                  images
 
-Words after `--` are flags for every `partita train`, for example to try it all in small.
+Words after `--` are flags for every `partita train`, for example to try everything at small size.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ VQ = {
 
 
 class Reproduction:
-    """Where everything is; each public method is a part."""
+    """The parts of the reproduction: each public method is one."""
 
     def __init__(self, chosen: argparse.Namespace) -> None:
         self.data: Path = chosen.data
@@ -67,14 +67,14 @@ class Reproduction:
         self.flags: list[str] = chosen.flags
 
     def wiki8(self) -> None:
-        """MDLM and PGM of 220 s each, and what their texts are worth to an AR of a minute."""
+        """MDLM and PGM trained for 220 s each, their texts judged by an AR of one minute."""
         self._trained([f"wiki8-{name}" for name in COMPARED], "wiki8")
         mdlm, pgm = (self.runs / f"wiki8-{name}" for name in ("mdlm", "pgm"))
         self._compared("wiki8-steps", [mdlm, pgm], STEPS, "--batch_size", "32")
         self._compared("wiki8-schedules", [mdlm], "[16,64,256]", "--schedules", "[linear,cosine]")
 
     def wiki8_speed(self) -> None:
-        """How long these MDLM and PGM take for one text, and for 32 at a time on a GPU."""
+        """Sampling time of these MDLM and PGM for one text, and for 32 at a time on a GPU."""
         device = choose_device("auto")
         few = "[16,32,64,128,256]"
         settings = (
@@ -87,13 +87,13 @@ class Reproduction:
             partita("bench", "growth", *words, "--out", self.out / f"wiki8-speed-{name}.json")
 
     def wiki8_others(self) -> None:
-        """The other methods of 220 s each, and what GenMD4 learned."""
+        """The other methods trained for 220 s each, and GenMD4's learned schedules."""
         self._trained([f"wiki8-{name}" for name in OTHERS], "wiki8")
         words = self.runs / "wiki8-genmd4", "--out", self.runs / "wiki8-genmd4-schedules.png"
         keep(printed("report", *words), self.out / "wiki8-genmd4-schedules.json")
 
     def wiki8_students(self) -> None:
-        """Students of that MDLM and that PGM, beside their teachers."""
+        """Students of that MDLM and that PGM, compared with their teachers."""
         for name in ("mdlm", "pgm"):
             teacher, out = self.runs / f"wiki8-{name}", self.runs / f"wiki8-{name}-sdtt"
             words = "--config", RECIPES / "sdtt.yaml", "--teacher", teacher, "--out", out
@@ -102,11 +102,11 @@ class Reproduction:
             self._compared(f"wiki8-{name}-students", [teacher, *rounds], FEW_STEPS)
 
     def wiki8_long(self) -> None:
-        """Twenty minutes of MDLM."""
+        """MDLM trained for twenty minutes."""
         self._trained(["wiki8-long"], "wiki8")
 
     def wikipedia(self) -> None:
-        """The model that is in the package, its judge, its student, and all that they know."""
+        """The packaged model, its judge and its student, with all their measurements."""
         self._trained(["wikipedia-ar", "wikipedia-pgm"], "wiki")
         pgm, student, judge = (self.runs / f"wikipedia-{name}" for name in ("pgm", "sdtt", "ar"))
         words = "--config", RECIPES / "sdtt.yaml", "--teacher", pgm, "--out", student
@@ -121,19 +121,19 @@ class Reproduction:
         texts.main([*map(str, [pgm, student, *words_of, *more])])
 
     def wikipedia_manners(self) -> None:
-        """What texts of the model in the package are worth to that judge, by manner."""
+        """Quality of the packaged model's texts under that judge, by sampling settings."""
         self._trained(["wikipedia-ar"], "wiki")
         files = "--grams", self._find("wiki-train.txt"), "--test", self._find("wiki-test.txt")
         words = *files, "--judge", self.runs / "wikipedia-ar", "--samples", self.samples
         manners.main([*map(str, [*words, "--out", self.out])])
 
     def wikipedia_strides(self) -> None:
-        """What it is worth to draw tokens together that lie far apart, by grams."""
+        """The gain of drawing tokens together that lie far apart, judged by n-grams."""
         words = self._find("wiki-train.txt"), "--out", self.out / "strides-cpu.json"
         strides.main([*map(str, words)])
 
     def sentences(self) -> None:
-        """Lengths of sentences by FlexMDM, and by an MDLM that fills them up."""
+        """Lengths of sentences by FlexMDM, and by an MDLM on padded rows."""
         sets = {part: self._find(f"wiki-{part}.txt") for part in ("train", "valid", "test")}
         for kind, fill in (("sentences", ()), ("filled", ("--fill", "|"))):
             for part, text in sets.items():
@@ -148,15 +148,15 @@ class Reproduction:
         self._example("lengths.py", *files, *flexible, *padded, *figures)
 
     def mnist(self) -> None:
-        """Digits in codes, by PGM and by MaskGIT."""
+        """Digits as VQ codes, by PGM and by MaskGIT."""
         self._images("mnist", self._find("mnist"))
 
     def cifar10(self) -> None:
-        """Ten kinds of things in codes, by PGM and by MaskGIT."""
+        """CIFAR-10 as VQ codes, by PGM and by MaskGIT."""
         self._images("cifar10", self._find("cifar10.tar"))
 
     def digits(self) -> None:
-        """Schedules of sampling, on digits that a CPU can learn to draw."""
+        """Sampling schedules, on digits small enough to train on a CPU."""
         self._drawn("digits", "digits")
         settings = itertools.product(DRAWING, (4, 8, 16, 32), ("linear", "cosine", "arccos"))
         rows = [
@@ -167,7 +167,7 @@ class Reproduction:
         keep(gathered(rows), self.out / "digits-schedules.json")
 
     def _images(self, name: str, images: Path) -> None:
-        """Codes of images, two models of them, and how their images look to a classifier."""
+        """A VQ tokenizer, two models of its codes, and their images judged by a classifier."""
         tokenizer = self.runs / f"vq-{name}"
         if not tokenizer.exists():
             partita("vq", images, tokenizer, *VQ[name].split())
@@ -178,7 +178,7 @@ class Reproduction:
         keep(gathered(rows), self.out / f"{name}-codes.json")
 
     def _drawn(self, name: str, images: str | Path, *more: str | Path) -> None:
-        """Models that draw images of a set, and a classifier that looks at them."""
+        """Images drawn by models of a set, judged by a classifier."""
         for method in DRAWING:
             words = "--config", RECIPES / f"{name}-{method}.yaml", *more
             out = "--out", self.runs / f"{name}-{method}"
@@ -188,7 +188,7 @@ class Reproduction:
     def _look(
         self, name: str, images: str | Path, method: str, steps: int, guidance: int, *more: str
     ) -> dict[str, Any]:
-        """What a classifier makes of images that were drawn in so many steps."""
+        """Measure images drawn in this many steps, by a classifier."""
         words = "--steps", str(steps), "--guidance", str(guidance), "--samples", str(self.images)
         eye = "--classifier", self.runs / f"eye-{name}"
         said = asked("eval", self.runs / f"{name}-{method}", images, *words, *eye, *more)
@@ -198,7 +198,7 @@ class Reproduction:
         return told | samples | bits | {"environment": said["environment"]}
 
     def _trained(self, names: Sequence[str], kind: str, place: Path | None = None) -> None:
-        """Recipes, run and measured."""
+        """Train recipes and measure the results."""
         words: list[str | Path] = [RECIPES / f"{name}.yaml" for name in names]
         for part in ("train", "valid", "test"):
             words += [f"--{part}", self._find(f"{kind}-{part}.txt", place)]
@@ -206,12 +206,12 @@ class Reproduction:
         run.main([*map(str, words), "--", *self.flags])
 
     def _compared(self, name: str, models: Sequence[Path], steps: str, *more: str) -> None:
-        """Texts of models in few steps and in many, under the judge of wiki8."""
+        """Compare texts of models in few steps and in many, under the judge of wiki8."""
         words = "--judge", self.runs / "wiki8-ar", "--steps", steps, "--samples", str(self.samples)
         keep(asked("compare", *models, *words, *more), self.out / f"{name}.json")
 
     def _find(self, name: str, place: Path | None = None) -> Path:
-        """A file by its name, compressed or not."""
+        """Find a file by its name, compressed or not."""
         place = place or self.data
         found = sorted(place.glob(f"{name}*"))
         if not found:
@@ -219,13 +219,13 @@ class Reproduction:
         return found[0]
 
     def _example(self, name: str, *words: str | Path | int) -> None:
-        """One of the programs in examples/."""
+        """Run one of the programs in examples/."""
         command = [sys.executable, str(EXAMPLES / name), *map(str, words)]
         subprocess.run(command, check=True)
 
 
 def gathered(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Figures that one machine measured, which is told once."""
+    """Results of one machine, with its description given once."""
     environments = [row.pop("environment") for row in rows]
     return {"environment": environments[-1], "rows": rows}
 
@@ -234,17 +234,17 @@ PARTS = [name.replace("_", "-") for name in vars(Reproduction) if not name.start
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The words of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="+", choices=PARTS, metavar="part", help=", ".join(PARTS))
     parser.add_argument("--data", type=Path, default=Path(), help="folder of texts and images")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where runs live")
-    parser.add_argument("--samples", type=int, default=256, help="texts for each figure")
-    parser.add_argument("--images", type=int, default=2000, help="images for each figure")
-    parser.add_argument("--at_once", type=int, default=1, help="how many are measured at a time")
-    parser.add_argument("--out", type=Path, default=run.RESULTS, help="where figures go")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
+    parser.add_argument("--samples", type=int, default=256, help="texts for each measurement")
+    parser.add_argument("--images", type=int, default=2000, help="images for each measurement")
+    parser.add_argument("--at_once", type=int, default=1, help="how many are measured in parallel")
+    parser.add_argument("--out", type=Path, default=run.RESULTS, help="where results go")
     own, flags = split_flags(words)
     chosen = parser.parse_args(own)
     chosen.flags = flags
@@ -252,7 +252,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """The parts, in the order that was asked for."""
+    """Run the chosen parts, in the given order."""
     chosen = parsed(sys.argv[1:] if words is None else words)
     made = Reproduction(chosen)
     for part in chosen.parts:

@@ -1,10 +1,10 @@
-"""Put a trained model into the package, as the one that every installation comes with.
+"""Put a trained model into the package, as the default model of every installation.
 
     python benchmarks/ship.py runs/wikipedia-pgm
     python benchmarks/report.py
 
-The weights are rounded to bfloat16, and the recipe is told how texts are written unless somebody
-asks otherwise. Its card, README.md, is made of measurements: `report.py` writes it.
+The weights are rounded to bfloat16, and the recipe gets the default sampling settings. The model
+card, README.md, is made from measurements by `report.py`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from partita.config.sampling import SamplingOptions
 from partita.models.default import WEIGHTS
 from partita.models.text_model import TextModel
 
-MOST = 25_000_000  # bytes of the whole folder: more would burden every clone
+MOST = 25_000_000  # the most bytes of the folder, which every clone contains
 SAMPLING = SamplingOptions(sampler="ordered", temperature=0.8, options={"order": "strided"})
-"""How it writes: one token after the other from left to right, which a judge finds far better than
-random order, and cooler than it has learned to, with less variety and fewer slips. In fewer steps
-it still draws no neighbours together."""
+"""Default sampling: one token after the other from left to right, which a judge finds far better
+than random order, at a lower temperature, for less variety and fewer errors. In fewer steps it
+still draws no neighbors together."""
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The words of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,7 +39,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """In place of the model that was there."""
+    """Replace the model in the package."""
     chosen = parsed(words)
     model = TextModel.from_pretrained(chosen.model, device="cpu")
     model.method.to(torch.bfloat16)

@@ -1,11 +1,11 @@
-"""Which tokens had better be drawn together? Texts of the model in the package, judged by 5-grams.
+"""Which tokens should be drawn together? Texts of the packaged model, judged by 5-grams.
 
     python benchmarks/strides.py wiki-train.txt
 
-In as many steps, tokens that are revealed together are chosen by chance (the sampler `ancestral`)
-or lie far apart (`ordered`, order "strided"). The grams of the text read what was written: bits per
-character, beside the entropy of a text's tokens. No GPU, half an hour; figures go to
-benchmarks/results/strides-cpu.json.
+In equally many steps, the tokens that are revealed together are chosen at random (the sampler
+`ancestral`) or lie far apart (`ordered`, order "strided"). Measured are the bits per character
+under the 5-grams of the text, and the entropy of a text's tokens. Half an hour without a GPU;
+results go to benchmarks/results/strides-cpu.json.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ MANNERS: dict[str, dict[str, Any]] = {
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The words of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("text", help="a text whose 5-grams are counted")
     parser.add_argument("--steps", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256])
-    parser.add_argument("--samples", type=int, default=64, help="texts for each figure")
+    parser.add_argument("--samples", type=int, default=64, help="texts for each measurement")
     parser.add_argument("--length", type=int, help="tokens of a text; the model's unless given")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--out", type=Path, default=RESULTS / "strides-cpu.json")
@@ -60,14 +60,14 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def grams_of(model: TextModel, text: str) -> NGram:
-    """The grams of a text in the model's tokens."""
+    """The n-gram model of a text in the model's tokens."""
     corpus = Corpus(text, model.recipe.data.field, model.recipe.data.documents)
     tokens = token_stream(corpus, model.tokenizer).tokens
     return NGram.train(tokens, model.tokenizer.vocab_size, TOKENS_OF_A_GRAM)
 
 
 def texts_of(model: TextModel, samples: int, length: int | None, how: dict[str, Any]) -> list[str]:
-    """So many texts, some at a time."""
+    """`samples` texts, written in batches."""
 
     def write(count: int, first: int) -> list[str]:
         return model.sample(count, length=length, seed=SEED, first=first, **how)
@@ -76,7 +76,7 @@ def texts_of(model: TextModel, samples: int, length: int | None, how: dict[str, 
 
 
 def judged(grams: NGram, model: TextModel, texts: list[str]) -> dict[str, float]:
-    """What the grams make of texts, and their entropy."""
+    """The bits of texts under the n-gram model, and their entropy."""
     ids = [np.array(model.tokenizer.encode(text)) for text in texts]
     nats = [grams.stream_nats(row) / len(text) for row, text in zip(ids, texts, strict=True)]
     bits = torch.tensor(nats, dtype=torch.float64) / math.log(2)
@@ -90,7 +90,7 @@ def judged(grams: NGram, model: TextModel, texts: list[str]) -> dict[str, float]
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Both manners in every number of steps."""
+    """Measure both orders in every number of steps."""
     chosen = parsed(words)
     model = TextModel.from_pretrained("default", device="cpu")
     try:
@@ -103,7 +103,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found = judged(grams, model, texts_of(model, chosen.samples, chosen.length, how))
         rows.append({"manner": name, "steps": steps} | found)
         print(f"{name}, {steps} steps: {found['bits']:.3f} ± {found['bits_error']:.3f}", flush=True)
-    told = {
+    about = {
         "model": {"sha256": format.verify(WEIGHTS)[format.WEIGHTS]},
         "grams": Path(chosen.text).name,
         "samples": chosen.samples,
@@ -111,7 +111,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "temperature": chosen.temperature,
         "seed": SEED,
     }
-    keep({"environment": environment(model.device)} | told | {"rows": rows}, chosen.out)
+    keep({"environment": environment(model.device)} | about | {"rows": rows}, chosen.out)
 
 
 if __name__ == "__main__":

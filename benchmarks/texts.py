@@ -1,16 +1,16 @@
-"""Ask models of natural text what they know, and keep the answers as JSON.
+"""Measure models of natural text on questions and likelihood, and save the results as JSON.
 
     python examples/make_choices.py wiki-test.txt quiz.jsonl --count 1000
     python benchmarks/texts.py runs/wikipedia-pgm runs/wikipedia-sdtt --judge runs/wikipedia-ar \
         --sets wiki-test.txt wikitext2_test.txt ptb_test.txt lambada_test.txt \
         --passages lambada_test.txt --choices quiz.jsonl --infill wiki-test.txt
 
-What is left out is not asked: the bits of every set, the last words of passages, the right one of
-several endings, words inside a text, and with a judge the texts of all models against the number of
-steps. With --grams, those of a text answer the same questions; the tokens are the first model's.
-The answers of a model go to benchmarks/results/NAME.json, NAME being that of its folder with
-`-texts` behind it; those of the judge to NAME-steps.json and those of grams to NAME-grams.json,
-after the first model.
+Measured are, if their option is given: the bits of every set, the last words of passages, the right
+one of several endings, words inside a text, and with a judge the texts of all models against the
+number of steps. With --grams, the n-grams of a text answer the same questions, with the first
+model's tokens. The results of a model go to benchmarks/results/NAME-texts.json, where NAME is its
+folder; those of the judge to NAME-steps.json and those of n-grams to NAME-grams.json, with the
+first model's name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The words of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,19 +39,19 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--infill", help="a text in which words are hidden")
     parser.add_argument("--grams", help="a text whose 5-grams are counted")
     parser.add_argument("--count", type=int, default=2000, help="questions of each kind, at most")
-    parser.add_argument("--judge", help="an autoregressive model that reads the texts of others")
+    parser.add_argument("--judge", help="an autoregressive model that scores the others' texts")
     parser.add_argument("--steps", default="[4,8,16,32,64,128,256]", help="numbers of steps")
-    parser.add_argument("--samples", type=int, default=256, help="texts for each number")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where figures go")
+    parser.add_argument("--samples", type=int, default=256, help="texts for each number of steps")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results go")
     chosen = parser.parse_args(words)
     names = [Path(model).name for model in chosen.models]
-    if len(set(names)) < len(names):  # one would overwrite what the other said
+    if len(set(names)) < len(names):  # one would overwrite the other's results
         parser.error(f"models: two of {', '.join(names)} have the same name; rename a folder")
     return chosen
 
 
 def answers(model: str, chosen: argparse.Namespace) -> dict[str, Any]:
-    """All that one model is asked by itself."""
+    """The results of one model."""
     few = "--replicates", str(chosen.replicates)
     found: dict[str, Any] = {"name": Path(model).name, "sets": {}}
     for text in chosen.sets:
@@ -70,10 +70,10 @@ def answers(model: str, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def counted(chosen: argparse.Namespace) -> dict[str, Any]:
-    """What 5-grams know of the same: the bits of the first set, hidden words, the judge's score."""
+    """The same for 5-grams: the bits of the first set, hidden words, the judge's score."""
     words = [chosen.grams, "--tokenizer", chosen.models[0]]
-    asking = {"test": chosen.sets[:1], "infill": chosen.infill, "last_word": chosen.passages}
-    for flag, file in asking.items():
+    files = {"test": chosen.sets[:1], "infill": chosen.infill, "last_word": chosen.passages}
+    for flag, file in files.items():
         if file:
             words += [f"--{flag}", *([file] if isinstance(file, str) else file)]
     words += ["--count", str(chosen.count)]
@@ -83,7 +83,7 @@ def counted(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """All of them."""
+    """Measure all models, the n-grams and the comparison."""
     chosen = parsed(words)
     for model in chosen.models:
         keep(answers(model, chosen), chosen.out / f"{Path(model).name}-texts.json")

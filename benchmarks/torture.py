@@ -1,14 +1,14 @@
-"""Kill commands, damage files, invent hostile input, and count what comes of it.
+"""Kill commands, damage files, generate hostile input, and count the faults.
 
     python benchmarks/torture.py
     python benchmarks/torture.py --long --seed 1
 
-Real commands are killed at random moments until they come to their end; files of every kind are
-damaged and read; readers and command lines are given mutated input. What counts as a fault is
-written in `harm/__init__.py`. Ten minutes, or with --long an hour, and longer if there were not
-300 kills and 30,000 mutants by then. All follows from the seed; a stopped run goes on where it was.
-Counts go to benchmarks/results/torture.json after every round. Exit code 1 means that there was a
-fault: each is printed with the command that repeats it, which also keeps the files. Linux alone.
+Real commands are killed at random moments until they finish; files of every kind are damaged and
+read; readers and command lines get mutated input. `harm/__init__.py` says what counts as a fault.
+Takes ten minutes, or with --long an hour, and longer until there are 300 kills and 30,000 mutants.
+Everything follows from the seed; a stopped run can be resumed. Counts go to
+benchmarks/results/torture.json after every round. Exit code 1 means that there was a fault: each is
+printed with the command that repeats it, which also keeps the files. Linux only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-# Children of one process: threads would not survive, and nothing is to be looked up elsewhere.
+# All work runs in forked children: threads would not survive, and the network must not be used.
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests have files to damage
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the tests' files to damage
 
 import torch
 from harm import children
@@ -41,27 +41,27 @@ from partita.provenance import environment
 RESULTS = Path(__file__).parent / "results"
 SHORT, LONG = 10.0, 60.0
 FEWEST = {"kills": 300, "mutants": 30_000}
-_MEMORY = Path("/dev/shm")  # where writing waits for no disk
+_MEMORY = Path("/dev/shm")  # in memory, where writing is fast
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The words of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=0, help="what all that is random follows from")
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything random")
     parser.add_argument("--minutes", type=float, help=f"{SHORT:g}, or {LONG:g} with --long")
-    parser.add_argument("--long", action="store_true", help="an hour, and the least counts")
+    parser.add_argument("--long", action="store_true", help="an hour, and the required counts")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--only", nargs="+", default=[""], help="areas whose names begin so")
     parser.add_argument("--rounds", type=int, help="rounds of each area, in place of a time")
     parser.add_argument("--repeat", metavar="AREA:NUMBER", help="try one case again")
     parser.add_argument("--out", type=Path, default=RESULTS / "torture.json", help="the counts")
-    parser.add_argument("--markdown", action="store_true", help="show the counts of --out, and end")
+    parser.add_argument("--markdown", action="store_true", help="print the counts of --out")
     kept = Path("runs/torture")
-    parser.add_argument("--keep", type=Path, default=kept, help="where --repeat leaves its files")
+    parser.add_argument("--keep", type=Path, default=kept, help="where --repeat keeps its files")
     scratch = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
-    parser.add_argument("--scratch", type=Path, default=scratch, help="where cases happen")
+    parser.add_argument("--scratch", type=Path, default=scratch, help="folder of temporary files")
     chosen = parser.parse_args(words)
     if chosen.minutes is None:
         chosen.minutes = LONG if chosen.long else SHORT
@@ -74,7 +74,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def again(chosen: argparse.Namespace, scratch: Path) -> int:
-    """One case, told in full; its input is left in --keep."""
+    """Repeat one case, with full output; its input is left in --keep."""
     children.preload()
     name, _, number = chosen.repeat.rpartition(":")
     area, stage = AREAS[name], Stage(scratch)
@@ -89,14 +89,14 @@ def again(chosen: argparse.Namespace, scratch: Path) -> int:
 
 
 def page(chosen: argparse.Namespace) -> int:
-    """The counts of an earlier run as a table in Markdown."""
+    """Print the counts of an earlier run as a table in Markdown."""
     held = json.loads(chosen.out.read_text())
     print(Record.open(chosen.out, held["seed"], held["environment"]).markdown(), end="")
     return 0
 
 
 def everything(chosen: argparse.Namespace, scratch: Path) -> int:
-    """Round after round until the time is over."""
+    """Run round after round until the time is over."""
     facts = environment(torch.device("cpu"))
     record = Record.open(chosen.out, chosen.seed, facts)
     children.preload()
@@ -112,7 +112,7 @@ def everything(chosen: argparse.Namespace, scratch: Path) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """One case, or all."""
+    """Run one case, or all."""
     chosen = parsed(words)
     if chosen.markdown:
         return page(chosen)

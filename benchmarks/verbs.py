@@ -1,4 +1,4 @@
-"""The library's own commands, as programs call them."""
+"""Run the library's commands from a program, and read their results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-NAMED = ("file", "model", "other", "train", "tokenizer")  # what may be the name of a file
+NAMED = ("file", "model", "other", "train", "tokenizer")  # keys whose values may be file names
 
 
 def partita(*words: str | Path, seconds: float | None = None) -> None:
-    """A command of the library, in a process of its own: it leaves nothing in memory.
+    """Run a command of the library in its own process, so that nothing stays in memory.
 
-    After so many seconds it is asked to stop, and keeps what it has.
+    After `seconds` it gets a signal to stop, and saves what it has.
     """
     with subprocess.Popen([sys.executable, "-m", "partita", *map(str, words)]) as process:
         try:
@@ -26,15 +26,15 @@ def partita(*words: str | Path, seconds: float | None = None) -> None:
             process.wait()
             raise SystemExit("Stopped; the same command goes on from there.") from None
         finally:
-            process.terminate()  # where somebody stops this program
+            process.terminate()  # if this program is interrupted
     if code:
         raise SystemExit(code)
 
 
 def asked(*words: str | Path) -> dict[str, Any]:
-    """What a command that measures something says, without the folders of somebody's machine."""
-    with tempfile.TemporaryDirectory() as place:
-        out = Path(place) / "said.json"
+    """The results that a command writes to --out, without folders of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "said.json"
         partita(*words, "--out", out)
         said = without_places(json.loads(out.read_text()))
     assert isinstance(said, dict)
@@ -42,7 +42,7 @@ def asked(*words: str | Path) -> dict[str, Any]:
 
 
 def printed(*words: str | Path) -> dict[str, Any]:
-    """What a command that writes no figures to a file prints of them."""
+    """The results of a command that only prints them, without folders of this machine."""
     command = [sys.executable, "-m", "partita", *map(str, words), "--json"]
     said = without_places(
         json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -52,20 +52,20 @@ def printed(*words: str | Path) -> dict[str, Any]:
 
 
 def keep(found: dict[str, Any], path: Path) -> None:
-    """Figures as a file, and a line about it."""
+    """Save results as a file, and print its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(f"Written: {path}", flush=True)
 
 
 def split_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A program's own words, and those after `--`, which are flags for `partita train`."""
+    """Split a program's own arguments from those after `--`, the flags for `partita train`."""
     cut = words.index("--") if "--" in words else len(words)
     return [*words[:cut]], [*words[cut + 1 :]]
 
 
 def without_places(said: object) -> object:
-    """Files and models by their names alone."""
+    """The same results, with files and models by their names only."""
     if isinstance(said, list):
         return [without_places(part) for part in said]
     if not isinstance(said, dict):

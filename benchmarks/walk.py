@@ -1,14 +1,13 @@
-"""Through how many files does a command go, how deep, and how often back up to a layer above?
+"""Trace a command: how many files does it run, how deep, and how often does it call upward?
 
     python benchmarks/walk.py
     python benchmarks/walk.py --calls sample
 
-Two commands are followed call by call: `partita train` on a text up to the first step of the
+Two commands are traced call by call: `partita train` on a text up to the first step of the
 optimizer, and `partita sample` up to the text. Counted are the files of the library in which a
-function ran, the frames of the library that stood on each other at the deepest, and the calls from
-a function to one of a layer above its own (each pair of functions once). A layer is a package, as
-the test of imports has them. What is handed down to be told of what happens (a callback) is a way
-back, too. Counts go to benchmarks/results/walk.json.
+function ran, the largest number of the library's frames on the stack, and the calls from a function
+to one in a layer above its own (each pair of functions once). A layer is a package, as in the test
+of imports. Calls of a callback count as upward, too. Counts go to benchmarks/results/walk.json.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ QUIET = "--training.batch_size 4 --run.previews 0"
 
 
 class Arrived(BaseException):
-    """What was to be followed has been reached."""
+    """Raised when the goal of a walk is reached."""
 
 
 @dataclass
 class Walk:
-    """What was seen on the way."""
+    """A trace of the calls of a command."""
 
     goal: str | None = None
     """The function at which the walk ends; None: at the end of the command."""
@@ -54,10 +53,10 @@ class Walk:
     deepest: int = 0
     _stack: list[tuple[FrameType, str, str]] = field(default_factory=list)
     _import: FrameType | None = None
-    """The first module of those that are being imported: what runs meanwhile is no call."""
+    """The outermost module being imported: calls during an import are not counted."""
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:  # noqa: ARG002
-        """What the interpreter calls at every call and return."""
+        """The trace function, called by the interpreter at every call and return."""
         if self._import is not None:
             if event == "return" and frame is self._import:
                 self._import = None
@@ -91,7 +90,7 @@ def _height(file: str) -> int:
 
 
 def followed(work: Callable[[], object], goal: str | None = None) -> Walk:
-    """What some work goes through."""
+    """Trace some work."""
     walk = Walk(goal)
     sys.setprofile(walk)
     try:
@@ -104,7 +103,7 @@ def followed(work: Callable[[], object], goal: str | None = None) -> Walk:
 
 
 def walks(folder: Path) -> dict[str, Walk]:
-    """Both commands, in a folder with a text."""
+    """Trace both commands, in a folder with a text."""
     os.chdir(folder)
     Path("notes.txt").write_text("\n\n".join(f"note {n} is short and says so" for n in range(200)))
     training = ["train", "notes.txt", "--out", "runs/a", *SMALL.split(), *QUIET.split()]
@@ -115,7 +114,7 @@ def walks(folder: Path) -> dict[str, Walk]:
 
 
 def table(found: dict[str, Walk]) -> Table:
-    """The counts for people."""
+    """The counts as a table."""
     shown = Table(title="From a command to its first step, or to its text", title_justify="left")
     for name in ("walk", "files", "deepest", "ways back up"):
         shown.add_column(name, justify="left" if name == "walk" else "right")
@@ -125,7 +124,7 @@ def table(found: dict[str, Walk]) -> Table:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Follow, show and keep."""
+    """Trace the commands, print and save the counts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The command line: one file per verb. This file imports nothing heavy, so that help is quick."""
+"""The command line: one file per verb. This file imports nothing heavy, so that help is fast."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from partita.version import __version__
 VERBS = {
     "demo": "watch a model write and fill in text (--seconds 60 trains one first)",
     "train": "train on your own text or images; the same command again goes on where it stopped",
-    "distill": "a student that needs fewer sampling steps than its teacher",
+    "distill": "train a student that needs fewer sampling steps than its teacher",
     "vq": "train a tokenizer for images: pixels to codes",
     "sample": "write texts or draw images with a trained model (--show to watch)",
     "infill": "fill in the blanks of a text, or a part of an image",
-    "score": "how many bits a model needs for given texts",
-    "eval": "likelihood of a file, and quality of what a model writes",
-    "accuracy": "how often a model knows a hidden word, or the right ending",
+    "score": "measure how many bits a model needs for given texts",
+    "eval": "measure the likelihood of a file, and the quality of samples",
+    "accuracy": "measure how often a model predicts a hidden word, or the right ending",
     "ngram": "count n-grams of a text, as a baseline for all of these numbers",
-    "compare": "quality of models against the number of sampling steps, with a picture",
-    "report": "what genmd4 and sedd show of themselves once trained",
-    "info": "what a run, checkpoint or model is made of",
+    "compare": "plot the quality of models against the number of sampling steps",
+    "report": "show genmd4's learned schedules, or the consistency of sedd's scores",
+    "info": "show the recipe, provenance and metrics of a run, checkpoint or model",
     "methods": "list methods, samplers, networks, schedules and corruptions",
     "prepare": "turn text files into tokens on disk (train does it by itself)",
-    "bench": "how fast sampling and training are on this machine",
-    "export": "a folder for sharing, or for the hub (--push)",
-    "import": "a model folder out of a published checkpoint of MDLM, PGM or SDTT",
+    "bench": "measure how fast sampling and training are on this machine",
+    "export": "write a model folder for sharing, or upload it to the hub (--push)",
+    "import": "convert a published checkpoint of MDLM, PGM or SDTT to a model folder",
 }
-# Verbs of which nothing is left but what they print.
+# Verbs whose only result is what they print.
 PRINTING = {"demo", "sample", "infill", "score", "info", "methods"}
-_MODULES = {"import": "import_model"}  # where the verb cannot be the module's name
+_MODULES = {"import": "import_model"}  # verbs whose name cannot be a module's
 USAGE_ERROR = 2
 _FULL = "make room, then give the same command again"
 _CLOSED = "choose another place, or change its permissions"
@@ -64,9 +64,9 @@ _TOO_LARGE = ("allocate memory", "out of memory", "size calculation overflowed")
 
 
 def program() -> str:
-    """How this command line is called: `partita`, or the file that adds a method to it.
+    """The name of this program: `partita`, or the file that adds a method to it.
 
-    Where no `partita` is on the path, it is the file that was called, such as `.venv/bin/partita`.
+    If no `partita` is on the path, it is the file that was run, such as `.venv/bin/partita`.
     """
     script = Path(sys.argv[0])
     if script.suffix == ".py" and script.name != "__main__.py":
@@ -80,13 +80,13 @@ def program() -> str:
 
 
 def _near(path: Path) -> Path:
-    """A path as it is seen from the working folder, if it lies in there."""
+    """A path relative to the working folder, if it lies inside it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def overview() -> str:
-    """What `partita --help` prints."""
+    """The text that `partita --help` prints."""
     width = max(map(len, VERBS))
     lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
     return "\n".join(
@@ -122,12 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _only_prints(words: Sequence[str]) -> bool:
-    """Whether nothing is left to do for these words once nobody reads what they print."""
+    """Whether printing is all that this command does, so that it can end with its reader."""
     return not words or words[0] in PRINTING or not {"--help", "-h", "--version"}.isdisjoint(words)
 
 
 def _answered(words: Sequence[str]) -> int:
-    """Run one verb; the exit code, after a message where something went wrong."""
+    """Run one verb and return its exit code; errors become a message."""
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -144,7 +144,7 @@ def _answered(words: Sequence[str]) -> int:
         if isinstance(error, RuntimeError) and not any(text in str(error) for text in _TOO_LARGE):
             raise
         return _refused("memory: there is not enough for what was asked; ask for less at a time")
-    except SystemExit as exit_request:  # `--help` of a verb, or a reader who has left
+    except SystemExit as exit_request:  # `--help` of a verb, or a closed pipe
         return int(exit_request.code or 0)
     except KeyboardInterrupt as error:
         return _stopped(error, only_prints=_only_prints(words))
@@ -152,11 +152,11 @@ def _answered(words: Sequence[str]) -> int:
 
 
 def _let_threads_sleep() -> None:
-    """Threads that wait shall sleep, not spin, unless the user's environment says otherwise.
+    """Let waiting threads sleep instead of spin, unless the environment says otherwise.
 
-    On a machine that does something else besides, spinning costs an order of magnitude (on an idle
-    one it gains a third). OpenMP reads the variable once, when torch loads it. This is a choice for
-    a whole process, which a command owns and a library does not.
+    On a busy machine, spinning costs an order of magnitude (on an idle one it gains a third).
+    OpenMP reads the variable once, when torch loads it. The setting affects the whole process, so
+    commands make it and the library does not.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -179,20 +179,20 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _described(error: OSError) -> str:
-    """What the system refuses, and what to do about it."""
+    """The message for a system error, with what to do about it."""
     where = f"{error.filename}: " if error.filename else ""
     remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
     return f"{where}{error.strerror or error}{remedy}"
 
 
 def _refused(message: object) -> int:
-    """Say what is wrong."""
+    """Print an error message; return the exit code of a usage error."""
     _say(message)
     return USAGE_ERROR
 
 
 def _stopped(error: KeyboardInterrupt, *, only_prints: bool) -> int:
-    """Say what is left of the work; the exit code by which shells know the signal."""
+    """Print what was saved; return the exit code by which shells know the signal."""
     number = error.number if isinstance(error, Stopped) else signal.SIGINT
     left = left_by(error) or ([] if only_prints else [NOTHING_SAVED])
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
@@ -202,11 +202,11 @@ def _stopped(error: KeyboardInterrupt, *, only_prints: bool) -> int:
 
 
 def _say(message: object) -> None:
-    """One line on standard error."""
+    """Print one line to standard error."""
     text = f"partita: {message}"
     print(printable(text) if sys.stderr.isatty() else text, file=sys.stderr)
 
 
 def _speaks() -> bool:
-    """Of many processes, which find the same fault, one speaks."""
+    """Whether this process prints errors: of several with the same error, only the first does."""
     return os.environ.get("RANK", "0") == "0"

@@ -1,4 +1,4 @@
-"""`partita accuracy`: how often a model knows what is hidden, and what the answer costs it."""
+"""`partita accuracy`: how often a model predicts hidden words, and the bits of the answers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from partita.models.text_model import TextModel
 from partita.provenance import environment
 
 TASKS = ("last-word", "choices", "infill")
-BLANKS = 1000  # of infill, unless another number is asked for
+BLANKS = 1000  # the default number for infill
 LEFT_ALONE = "left side alone: ar cannot see what follows"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Accuracy."""
+    """Options of `partita accuracy`."""
 
     model: str
     file: str
     task: str
     """last-word, choices or infill."""
     count: int | None = None
-    """Questions: the first so many of the file, all unless given; infill: words, 1000 unless given.
-    """
+    """Number of questions, the first of the file, all unless given; infill: of words, 1000 unless
+    given."""
     length: int | None = None
     """Tokens of a window, or of the longest text in view; the model's length unless given."""
     replicates: int = 8
@@ -72,10 +72,10 @@ def options(words: Sequence[str]) -> Options:
     """Parse the command line."""
     parser = make_parser(
         "accuracy",
-        "How often a model knows what is hidden, and how many bits the answer costs it. Masked\n"
-        "models and pgm fill a blank of as many tokens as the answer has, the surest first; ar\n"
-        "takes the most probable token after the true ones before it. The answer counts if all\n"
-        "of its tokens are right. Bits are exact for ar, and at most so many for the others.\n"
+        "Measure how often a model predicts what is hidden, and the bits it needs for the answer.\n"
+        "Masked models and pgm fill a blank of as many tokens as the answer has, the most certain\n"
+        "first; ar takes the most probable token after the true ones before it. An answer counts\n"
+        "if all of its tokens are right. Bits are exact for ar, and upper bounds for the others.\n"
         "last-word: each line of the file is a passage, whose last word is hidden (LAMBADA).\n"
         'choices: each line is {"context": "...", "choices": ["...", "..."], "answer": 0}; the\n'
         "choice with the fewest bits is taken, by its bits per token and by all of them.\n"
@@ -92,12 +92,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     measure_accuracy(options(words))
 
 
 def measure_accuracy(chosen: Options) -> None:
-    """Load, ask, print."""
+    """Load the model, ask the questions, print the results."""
     with naming({"device": "--device"}):
         model, identity = load_identified(chosen.model, chosen.device)
     require_answering(model.method)
@@ -120,7 +120,7 @@ def measure_accuracy(chosen: Options) -> None:
         "exact": model.exact,
         **found,
     }
-    # Printed first: a disk that is full must not cost the results.
+    # Printed first, so that a full disk does not lose the results.
     print_json(results) if chosen.json else console.print(_table(results))
     if chosen.out is not None:
         with parents_made(Path(chosen.out)):
@@ -128,7 +128,7 @@ def measure_accuracy(chosen: Options) -> None:
 
 
 def _questions(model: TextModel, chosen: Options, length: int) -> Questions | Choices:
-    """What the file asks."""
+    """The questions of the file."""
     if chosen.task == "choices":
         return choices(Path(chosen.file), model.tokenizer, length, chosen.count)
     data = model.recipe.data
@@ -141,7 +141,7 @@ def _questions(model: TextModel, chosen: Options, length: int) -> Questions | Ch
 def _answers(
     model: TextModel, questions: Questions | Choices, chosen: Options, bar: Progress
 ) -> dict[str, Any]:
-    """What the model says, as numbers."""
+    """The model's accuracy and bits."""
     fill = isinstance(questions, Questions)
     blanks = questions.blanks
     task = bar.add_task(chosen.task, total=len(blanks) * (2 if fill else 1))
@@ -168,7 +168,7 @@ def _answers(
 
 
 def _table(results: dict[str, Any]) -> Table:
-    """The numbers for people."""
+    """The results as a table."""
     shown = Table("", "", show_header=False)
     cut = f", {results['cut']} texts cut at the left" if results["cut"] else ""
     cut += f", {results['left_out']} too long and left out" if results["left_out"] else ""
@@ -188,7 +188,7 @@ def _table(results: dict[str, Any]) -> Table:
 
 
 def add_bits(shown: Table, results: dict[str, Any], how: str = "", where: str = "") -> None:
-    """What the true answers cost."""
+    """Add the bits of the true answers to the table."""
     bits, error, draws = (
         results[f"bits_per_answer{end}"] for end in ("", "_error", "_draws_error")
     )

@@ -1,4 +1,4 @@
-"""`partita bench`: how fast sampling and training are on this machine, side by side."""
+"""`partita bench`: the speed of sampling and training on this machine, side by side."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPEEDS = ("plain", "captured", "compiled")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Benchmarks."""
+    """Options of `partita bench`."""
 
     subjects: list[str]
     network: TransformerOptions = TransformerOptions(  # noqa: RUF009 - frozen
@@ -107,18 +107,18 @@ class Options:
 
     @property
     def partition(self) -> KindOptions:
-        """What PGM's network has to choose besides; MDLM's leaves out what it does not have."""
+        """PGM's network options; MDLM's network ignores those that it does not have."""
         return options_for(self.network, "groups")
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "bench",
         "Time sampling and training with random weights on this machine. MDLM and PGM of equal\n"
         "depth take turns, so that whatever else the machine does slows all of them alike.\n\n"
-        "sampling  MDLM's ancestral sampler, which asks only where a token is revealed, against\n"
-        "          PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
+        "sampling  MDLM's ancestral sampler, which predicts only tokens that are revealed,\n"
+        "          against PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
         "training  steps of MDLM, MDLM with complementary masking and PGM, at each of\n"
         "          --lengths\n"
         "growth    how the time to sample grows with length, batch and steps, one at a time (of\n"
@@ -146,7 +146,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Time, print, write."""
+    """Measure, print, save."""
     chosen = options(words)
     with naming({"device": "--device"}):
         device = choose_device(chosen.device)
@@ -180,14 +180,14 @@ def run(words: Sequence[str]) -> None:
 def _measure(
     chosen: Options, device: torch.device, console: Terminal, results: dict[str, Any]
 ) -> None:
-    """Fill in the results, table by table, and show each when it is there."""
+    """Fill in the results, and show each table when it is ready."""
     for subject in chosen.subjects or USUAL:
         with telling(console, subject) as tell:
             results[subject] = {}
             for title, speeds in _measured(subject, chosen, device, tell):
                 results[subject][title] = [speed.to_dict() for speed in speeds]
                 console.print(_table(title, speeds))
-                if chosen.out is not None:  # what is measured is not lost with what is not yet
+                if chosen.out is not None:  # so that finished tables survive a stop
                     _write(Path(chosen.out), results)
 
 
@@ -199,7 +199,7 @@ def _write(out: Path, results: dict[str, Any]) -> None:
 def _measured(
     subject: str, chosen: Options, device: torch.device, tell: Callable[[str], None]
 ) -> Iterator[tuple[str, list[Speed]]]:
-    """The tables of one subject, each when it is there."""
+    """Yield the tables of one subject, each when it is ready."""
     network, rows = chosen.network, chosen.batch_size
     slow = device.type == "cpu" or chosen.partition.summarises
     usual = ["plain"] if slow else [*SPEEDS]
@@ -233,7 +233,7 @@ def _measured(
 
 
 def _table(title: str, speeds: list[Speed]) -> Table:
-    """Speeds beside the first one's."""
+    """A table of speeds, relative to the first one."""
     optional = {
         "GFLOP": [_shown(s.flops, 1e-9, ",.3g") for s in speeds],
         "first run, s": [_shown(s.first, 1, ",.1f") for s in speeds],

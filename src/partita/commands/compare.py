@@ -1,4 +1,4 @@
-"""`partita compare`: what texts are worth that models write in few steps and in many."""
+"""`partita compare`: quality of models' texts against the number of sampling steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from partita.studies.steps import EqualQuality, Quality, draw_comparison, equal_
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Manner):
-    """Comparison."""
+    """Options of `partita compare`."""
 
     models: list[str]
     judge: str
@@ -102,14 +102,15 @@ class Options(Manner):
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "compare",
-        "Let models write texts in few steps and in many, and a judge (an autoregressive model of\n"
-        "yours, with the same kind of text) read them. Bits under a judge are low for texts that\n"
-        "repeat themselves too: read them beside the entropy of the texts' own tokens.\n\n"
+        "Let models write texts in few steps and in many, and score them with a judge (an\n"
+        "autoregressive model of yours, with the same kind of text). Bits under a judge are low\n"
+        "for texts that repeat themselves too: read them beside the entropy of the texts' own\n"
+        "tokens.\n\n"
         "tokens/s are those of the median batch: the first one may compile or capture its steps.\n"
-        "With several models, the others' speed at the first one's quality is told below: bits\n"
+        "With several models, the others' speed at the first one's quality is printed below: bits\n"
         "between two numbers of steps are interpolated, so give several numbers, and many texts.",
         [
             "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
@@ -125,7 +126,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Load, write, judge, print."""
+    """Load the models, write and judge texts, print the results."""
     chosen = options(words)
     with naming({"device": "--device"}):
         models = {name: load_identified(name, chosen.device) for name in chosen.models}
@@ -175,7 +176,7 @@ def run(words: Sequence[str]) -> None:
         print_json(results)
     else:
         console.print(_table(rows))
-        for line in _told(beside):
+        for line in _sentences(beside):
             console.print(line, soft_wrap=True)
     if chosen.out is not None:
         with parents_made(Path(chosen.out)):
@@ -195,9 +196,9 @@ def _quality(
     chosen: Options,
     bar: Progress,
 ) -> Quality:
-    """The texts that a model writes in so many steps."""
+    """The quality of a model's texts at one number of steps."""
 
-    seconds: list[float] = []  # of a text in each batch
+    seconds: list[float] = []  # per text, for each batch
 
     def write(count: int, first: int) -> list[str]:
         began = time.monotonic()
@@ -210,7 +211,7 @@ def _quality(
         bar.advance(bar.task_ids[0], count)
 
     texts = written(chosen.samples, write, advance, chosen.batch_size)
-    warm = seconds[1:] or seconds  # the first batch also pays for what is captured and compiled
+    warm = seconds[1:] or seconds  # the first batch includes capture and compilation
     ids = [model.tokenizer.encode(text) for text in texts]
     entropy, error = entropy_nats(ids)
     verdict = judged(*examiner, texts)
@@ -226,14 +227,14 @@ def _quality(
 
 
 def _beside_the_first(rows: Sequence[Quality]) -> list[EqualQuality]:
-    """How fast the others are at the first model's quality, in as many steps as the first took."""
+    """The others' speed at the first model's quality, for each of its numbers of steps."""
     curves = {row.model: [r for r in rows if r.model == row.model] for row in rows}
     first, *others = curves.values()
     return [found for other in others for found in equal_quality(other, first)]
 
 
-def _told(found: Sequence[EqualQuality]) -> list[str]:
-    """The same for people."""
+def _sentences(found: Sequence[EqualQuality]) -> list[str]:
+    """The comparison in words, a line for each."""
     lines = []
     for e in found:
         beside = f"{e.other} in {e.steps} steps"
@@ -254,9 +255,9 @@ def _told(found: Sequence[EqualQuality]) -> list[str]:
 
 
 def _table(rows: list[Quality]) -> Table:
-    """The numbers for people."""
+    """The results as a table."""
     table = Table()
-    table.add_column("model", overflow="fold")  # names that are cut may all look alike
+    table.add_column("model", overflow="fold")  # truncated names may look alike
     for column in ("steps", "judge's bits per character", "entropy in nats", "tokens/s"):
         table.add_column(column, justify="right")
     for before, row in zip([None, *rows], rows, strict=False):

@@ -1,4 +1,4 @@
-"""What a verb takes: a parser that knows its keys, their types and their flags."""
+"""The parser of a verb's options, which knows their keys, types and flags."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
 class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Examples keep their lines."""
+    """Help with defaults, in which examples keep their line breaks."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Something that is told by its place among the words."""
+    """A positional argument."""
 
     name: str
     nargs: str | None = None
-    """None for one word, "?" for one that may be left out, "*" for any number."""
+    """None for one required word, "?" for an optional one, "*" for any number."""
 
 
 class Parser(ArgumentParser):
-    """jsonargparse's parser, which keeps what is declared, so that errors can say what there is."""
+    """jsonargparse's parser, which records its options, so that error messages can name them."""
 
     def __init__(self, *, recipe: bool = False, **named: Any) -> None:
         self.kinds: dict[str, Any] = {}
-        """The type of every key, sections and their keys with a dot between."""
+        """The type of every key; keys inside a section are dotted names."""
         self.sections: dict[str, None] = {}
-        """Keys that hold others."""
+        """Keys that contain other keys."""
         self.aliases: dict[str, str] = {}
-        """Flags with another name than their key, and the key."""
+        """Flags that are named otherwise than their key, with that key."""
         self.places: list[Place] = []
         self.needed: list[str] = []
         """Keys whose flags must be given."""
@@ -46,7 +46,7 @@ class Parser(ArgumentParser):
             self.add_argument("--config", action="config", help=said)
 
     def add(self, name: str, *, type: type, **about: Any) -> None:
-        """A place, or a flag beside those of the sections; `about` as in argparse."""
+        """Add a positional argument, or a flag outside all sections; `about` as in argparse."""
         if name.startswith("--"):
             key = about.get("dest", name.removeprefix("--"))
             given = about.get("required") or "default" in about
@@ -62,7 +62,7 @@ class Parser(ArgumentParser):
     def add_class_arguments(
         self, options: type, nested_key: str | None = None, as_group: bool = True, **named: Any
     ) -> None:
-        """The fields of a dataclass as flags, below a section if it has a name."""
+        """Add the fields of a dataclass as flags, inside section `nested_key` if it is given."""
         self._declare(options, f"{nested_key}." if nested_key else "", named.get("skip") or ())
         if nested_key:
             self.sections[nested_key] = None
@@ -85,18 +85,18 @@ class Parser(ArgumentParser):
 
     @property
     def flags(self) -> list[str]:
-        """Every flag."""
+        """All flags."""
         more = ["--help", "-h"] + (["--config", "--print_config"] if self.recipe else [])
         taken = {*self.aliases.values()}
         return [*more, *self.aliases, *(f"--{key}" for key in self.kinds if key not in taken)]
 
     @property
     def switches(self) -> set[str]:
-        """Flags that are true or false: alone they are true."""
+        """Boolean flags; without a value they mean true."""
         return {f"--{key}" for key, kind in self.kinds.items() if kind is bool}
 
     def key_of(self, flag: str) -> str | None:
-        """The key that a flag gives a value; of `--method.options.steps`, what it is inside of."""
+        """The key that a flag sets; for `--method.options.steps`, the dictionary containing it."""
         key = self.aliases.get(flag, flag.removeprefix("--"))
         if key in self.kinds or key in self.sections:
             return key
@@ -104,7 +104,7 @@ class Parser(ArgumentParser):
         return next((name for name in above if holds_keys(self.kinds[name])), None)
 
     def written(self, key: str) -> str:
-        """How somebody writes a key: as a flag, or, in recipes and for places, as it is."""
+        """A key as users write it: as a flag, or for recipes and positional arguments as it is."""
         flag = key in self.kinds or key in self.sections
         return f"--{key}" if flag and "." not in key else key
 
@@ -115,8 +115,8 @@ def holds_keys(kind: Any) -> bool:  # noqa: ANN401 - any type
 
 
 def leaves(content: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, object]]:
-    """All keys of a file that hold no others, each with its sections and on one line: a message
-    has no tab or end of line inside a key."""
+    """The leaf keys of a file as dotted names, with their values; white space in a key becomes
+    one space, since messages are single lines."""
     for key, held in content.items():
         name = above + " ".join(str(key).split())
         if isinstance(held, Mapping) and held:

@@ -1,7 +1,7 @@
-"""`partita demo`: watch a model write and fill in blanks.
+"""`partita demo`: watch a model write texts and fill in blanks.
 
-It is the model that the installation comes with. Where there is none, or where --seconds says how
-long to train one, it is a small one that is trained first.
+It uses the model in the installation. If there is none, or if --seconds is given, a small model is
+trained first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from partita.models.trained import load
 EXAMPLE = "The ____ was built in the 19th century by the French ____."
 OPENING = "The city lies on the river"
 BLANK = "The river flows into the __ Sea."
-# Little enough of everything to be seen within ten seconds on two cores.
+# Small enough to take less than ten seconds on two cores.
 SAMPLES = 3
 SAMPLE_LENGTH = 64
 FILM_LENGTH = 24  # tokens, each of which is a frame
@@ -37,17 +37,17 @@ BLOCK = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The demonstration."""
+    """Options of `partita demo`."""
 
     seconds: float | None = None
-    """Train a small model for so long, and show that one; 60 where no model came with the
-    installation."""
-    seed: int = 1  # what it writes by this one was read before it was chosen
-    """Seed of every draw; a training also depends on the machine's speed."""
+    """Train a small model for this many seconds, and show that one; 60 if the installation has no
+    model."""
+    seed: int = 1  # chosen after reading what the model writes with it
+    """Seed of every draw; training also depends on the machine's speed."""
     infill: str | None = None
     """A text whose blanks, written ____, are filled in."""
     blank_tokens: int = 1
-    """Tokens that a blank holds."""
+    """Number of tokens of a blank."""
 
     def __post_init__(self) -> None:
         if self.seconds is not None:
@@ -59,12 +59,12 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "demo",
-        "Watch the model that this installation comes with: some texts, a sentence whose blanks\n"
-        "it fills in, and a text that it unmasks step by step. With --seconds, or where there is\n"
-        "no such model, a small masked diffusion model is trained first, on the Python language\n"
+        "Watch the model in this installation: it writes some texts, fills in the blanks of a\n"
+        "sentence, and unmasks a text step by step. With --seconds, or if there is no such\n"
+        "model, a small masked diffusion model is trained first, on the Python language\n"
         "reference that comes with every Python.",
         [
             "partita demo",
@@ -77,7 +77,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Check everything first; then show a model."""
+    """Check the options, then show a model."""
     chosen = options(words)
     console = Terminal()
     if chosen.seconds is None and ships_a_model():
@@ -87,8 +87,8 @@ def run(words: Sequence[str]) -> None:
 
 
 def show_shipped(console: Terminal, chosen: Options) -> None:
-    """The model that is there: samples, blanks, a film."""
-    # The CPU, whatever else there is: a GPU takes longer to start than all of this does.
+    """Show the model in the installation: samples, blanks, step-by-step writing."""
+    # Always on the CPU: starting a GPU takes longer than the whole demonstration.
     model = load(device="cpu")
     method, tokenizer = model.method, model.tokenizer
     prompt = blanks(tokenizer, chosen.infill or EXAMPLE, chosen.blank_tokens, model.length)
@@ -107,7 +107,7 @@ def show_shipped(console: Terminal, chosen: Options) -> None:
 
 
 def show_trained(console: Terminal, chosen: Options) -> None:
-    """A model that is trained for it: a film, blanks."""
+    """Train a small model and show it: step-by-step writing, blanks."""
     texts = demo_training.corpus()
     tokenizer = BPETokenizer.train(texts, demo_training.VOCABULARY)
     text, length = chosen.infill or demo_training.EXAMPLE, demo_training.LENGTH
@@ -119,7 +119,7 @@ def show_trained(console: Terminal, chosen: Options) -> None:
 
 
 def blanks(tokenizer: Tokenizer, text: str, blank_tokens: int, length: int) -> Prompt:
-    """The text to fill in, which must not be longer than the model."""
+    """The text to fill in, as a prompt; it must not be longer than the model."""
     with naming({"text": "--infill", "blank_tokens": "--blank_tokens"}):
         prompt = infill_prompt(tokenizer, text, blank_tokens)
     size = prompt.tokens.shape[1]
@@ -129,7 +129,7 @@ def blanks(tokenizer: Tokenizer, text: str, blank_tokens: int, length: int) -> P
 
 
 def write(console: Terminal, method: Model, tokenizer: Tokenizer, length: int, seed: int) -> None:
-    """A text from nothing, step by step."""
+    """Write a text, step by step."""
     block = min(BLOCK, length)
     console.print(
         heading("Writing"),
@@ -153,7 +153,7 @@ def write(console: Terminal, method: Model, tokenizer: Tokenizer, length: int, s
 
 
 def go_on(console: Terminal, method: Model, tokenizer: Tokenizer, most: int, seed: int) -> None:
-    """A text after its first words, step by step."""
+    """Continue a text, step by step."""
     known = len(tokenizer.encode(OPENING))
     length = min(known + FILM_LENGTH, most)
     console.print(
@@ -178,7 +178,7 @@ def go_on(console: Terminal, method: Model, tokenizer: Tokenizer, most: int, see
 
 
 def fill(console: Terminal, method: Model, tokenizer: Tokenizer, prompt: Prompt, seed: int) -> None:
-    """The blanks, filled in several times; the known tokens are never touched."""
+    """Fill in the blanks several times; the known tokens never change."""
     console.print(heading("Filling in"), "the blanks, three times:")
     indent = ("  ", "")
     blank = picture(tokenizer, prompt.tokens[0], prompt.known[0], set())

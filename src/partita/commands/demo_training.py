@@ -18,14 +18,14 @@ from partita.training.callbacks import Progress
 from partita.training.loop import fit
 
 SECONDS = 60.0
-CHARACTERS = 8_000  # of text: little enough for a minute on two cores to leave an impression
+CHARACTERS = 8_000  # of text: little enough to learn something in a minute on two cores
 VOCABULARY = 1024
 LENGTH = 48
 EXAMPLE = "The value for the built-in ____ is determined when the ____ starts."
 
 
 def corpus(characters: int = CHARACTERS) -> list[str]:
-    """The first paragraphs of the reference, about so many characters."""
+    """The first paragraphs of the reference, about `characters` long in total."""
     texts: list[str] = []
     for text in reference_paragraphs():
         if sum(map(len, texts)) >= characters:
@@ -37,7 +37,7 @@ def corpus(characters: int = CHARACTERS) -> list[str]:
 def trained(
     console: Terminal, texts: list[str], tokenizer: BPETokenizer, seconds: float, seed: int
 ) -> MDLM:
-    """A model of some texts, and what it has learned of them."""
+    """Train a model on some texts, and print what it has learned."""
     torch.manual_seed(seed)
     method = build(tokenizer.vocab_size)
     stream = torch.tensor([i for text in texts for i in tokenizer.encode(text + "\n")])
@@ -84,7 +84,7 @@ def train(console: Terminal, method: MDLM, stream: Tensor, seconds: float, seed:
 
 
 def report(console: Terminal, method: MDLM, stream: Tensor, characters: int) -> None:
-    """The likelihood bound of the text that was learned."""
+    """Print the likelihood bound of the training text."""
     windows = stream[: stream.numel() // LENGTH * LENGTH].reshape(-1, LENGTH)
     bound = nelbo(method, windows)
     per_character = stream.numel() / characters

@@ -1,4 +1,4 @@
-"""What a run shows while it goes, and its last words."""
+"""The display of a training run: progress while it trains, and a summary at its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from partita.training.journal import CURVES
 
 @contextmanager
 def remembering(*folders: Path) -> Iterator[None]:
-    """A run that is stopped at once says what it leaves in its folder, or in several."""
+    """Add to the message of a run that is stopped at once what is in its folder or folders."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -40,7 +40,7 @@ def _size(number: int) -> str:
 
 
 class Display(Callback):
-    """What a run shows while it goes."""
+    """A callback that shows a run's progress."""
 
     measure = "validation"
 
@@ -89,13 +89,13 @@ class Display(Callback):
             finer = self.recipe.data.documents != "line"
             hint = ": --data.documents line makes more of them" if finer else ""
             self.console.print(f"No document is left for validation{hint}.", soft_wrap=True)
-        if self.recipe.distillation.round <= 1 and not can_plot():  # of several rounds, once
+        if self.recipe.distillation.round <= 1 and not can_plot():  # in one round of several
             self.console.print(f"{CURVES} is not drawn: {NO_PLOTS}", soft_wrap=True)
         went_on = f", going on from {info.resumed.name}" if info.resumed else ""
         self.console.print(f"Run folder: {info.folder}{went_on}", soft_wrap=True)
 
     def aim(self, info: RunInfo) -> str:
-        """What the bits are to be compared with."""
+        """The number to compare the bits with."""
         if info.unigram_bits is None:
             return "Bits are those of whole texts, their ends included."
         entropy = f"Single tokens have an entropy of {info.unigram_bits:.3f} bits"
@@ -128,7 +128,7 @@ class Display(Callback):
         )
 
     def farewell(self, stopped_by: int) -> None:
-        """The last words: how to go on, or samples, and where everything is."""
+        """Print how to resume, or samples, and where the files are."""
         assert self.info is not None
         folder = self.info.folder
         if stopped_by:

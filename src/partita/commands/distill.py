@@ -29,16 +29,16 @@ from partita.training.runner import train
 from partita.training.signals import Signals
 
 DESCRIPTION = """\
-Distil a trained model into one that needs fewer sampling steps: self-distillation through time
+Distill a trained model into one that needs fewer sampling steps: self-distillation through time
 (SDTT). In each round the student, which starts as a copy of its teacher, learns to predict in one
 step what the teacher predicts in two; it is then the teacher of the next round: after three rounds
-from 128 steps the student is made for 16. How good its texts then are, partita compare tells.
+from 128 steps the student is made for 16. Use partita compare to measure how good its texts are.
 
 The text is the one that the teacher was trained on unless another is given. Every round is a run
 of its own, OUT/round-1, OUT/round-2 and so on, and OUT means the last student: partita sample OUT.
-The same command again goes on after any end, and with more --rounds after the last one.
+The same command again resumes after any end; with more --rounds it continues after the last one.
 
-The teacher may be any mdlm, md4, mdlm-complementary, pgm or maskgit that is not told the time. Its
+The teacher may be any mdlm, md4, mdlm-complementary, pgm or maskgit without time conditioning. Its
 tokenizer, method and network are kept; the flags below shape the training of a round (defaults of
 --training.precision, --distillation.steps and --data are the teacher's)."""
 
@@ -48,10 +48,10 @@ EXAMPLES = [
     "partita distill more.txt --teacher runs/notes-mdlm --training.steps 500",
     "partita distill --teacher runs/notes-mdlm --distillation.divergence forward-kl --out runs/f",
 ]
-# Weights that are good already are moved with care.
+# The student starts from trained weights: a small learning rate.
 TRAINING = TrainingOptions(optimizer="adamw", learning_rate=3e-4, ema_decay=0.99)
 _REST = {"distillation": DistillationOptions(), "run": RunOptions()}
-# What a round fills in by itself.
+# Keys that each round sets by itself.
 _FILLED_IN = {"training": {"start_from"}, "distillation": {"round", "teacher"}}
 NAMES = {"out": "--out", "model": "--teacher", "teacher": "--teacher"}
 NAMES |= {"training.start_from": "--teacher", "data.path": "text"}
@@ -59,7 +59,7 @@ NAMES |= {"training.start_from": "--teacher", "data.path": "text"}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The teacher, and the sections of a recipe that are not its own."""
+    """The teacher, and the sections of the recipe that it does not determine."""
 
     teacher: str
     rounds: int = 1
@@ -72,7 +72,7 @@ class Options:
 
 
 def _first_steps(teacher: Recipe) -> int:
-    """The sampling steps of a teacher: those that it was made for, if it is a student."""
+    """The default number of steps of a teacher: those it was made for, if it is a student."""
     known = teacher.sampling.steps if teacher.distillation.round else None
     return known or DistillationOptions().steps
 
@@ -93,7 +93,7 @@ def _parser(data: DataOptions, steps: int, precision: str) -> Parser:
 
 
 def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
-    """Parse the command line: the recipe of each round, and the folder of all."""
+    """Parse the command line: the recipe of each round, and the folder of all rounds."""
     given = [word for word in words if word != PRINT]
     usual = DataOptions(), DistillationOptions().steps, TRAINING.precision
     base = recipe_of(parse(_parser(*usual), given, Options).teacher)
@@ -116,7 +116,7 @@ def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
 
 
 def _shown(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """The sections of a recipe that this verb takes, without what a round fills in."""
+    """The sections of a recipe that this verb takes, without the keys that a round sets."""
     every = recipe.to_dict()
     return {
         name: {key: every[name][key] for key in every[name] if key not in _FILLED_IN.get(name, ())}
@@ -125,7 +125,7 @@ def _shown(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def _name(teacher: str) -> str:
-    """What a teacher is called: its folder's name, or the run's of a checkpoint."""
+    """The name of a teacher: its folder's, or for a checkpoint its run's."""
     path = Path(teacher)
     run = (path.parents[1] if path.parent.name == checkpoints.FOLDER else path).resolve()
     name = f"{run.parent.name}-{run.name}" if run.name.startswith("round-") else run.name
@@ -133,7 +133,7 @@ def _name(teacher: str) -> str:
 
 
 def _rounds(recipe: Recipe, teacher: str, count: int, folder: Path) -> Iterator[Recipe]:
-    """Round by round: each student is the teacher of the next."""
+    """The recipes, round by round: each student is the teacher of the next round."""
     for number in range(1, count + 1):
         options = replace(recipe.distillation, round=number)
         training = replace(
@@ -145,7 +145,7 @@ def _rounds(recipe: Recipe, teacher: str, count: int, folder: Path) -> Iterator[
 
 
 def run(words: Sequence[str]) -> int:
-    """Distil round by round; a stopped round says how to go on."""
+    """Distill round by round; a stopped round says how to resume."""
     with naming(NAMES):
         rounds, folder = options(words)
     console, device = Terminal(), rounds[0].run.device
@@ -162,7 +162,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _run(rounds: Sequence[Recipe], folder: Path, console: Terminal) -> int:
-    """Round after round, until a signal (its number) or the end (0)."""
+    """Run all rounds; return 0, or the number of the signal that stopped one."""
     with Signals(announce) as signals:
         for recipe in rounds:
             place = checkpoints.round_folder(folder, recipe.distillation.round)
@@ -176,11 +176,11 @@ def _run(rounds: Sequence[Recipe], folder: Path, console: Terminal) -> int:
 
 
 class RoundDisplay(Display):
-    """What a round shows while it goes: bits are those of the divergence from the teacher."""
+    """The display of a round: its bits are the divergence from the teacher."""
 
     measure = "divergence from the teacher"
 
-    def aim(self, info: RunInfo) -> str:  # noqa: ARG002 - the teacher is the aim
+    def aim(self, info: RunInfo) -> str:  # noqa: ARG002 - compared with the teacher only
         options: DistillationOptions = self.recipe.distillation
         before = options.student_steps * options.substeps
         return (

@@ -1,4 +1,4 @@
-"""`partita eval`: likelihood of a file, and quality of what a model writes."""
+"""`partita eval`: the likelihood of a file, and the quality of samples."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OWN = "eval_options"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Manner):
-    """Evaluation."""
+    """Options of `partita eval`."""
 
     model: str
     file: str | None
     limit: int | None = None
-    """Score so many tokens of the file; of whole texts (flexmdm), up to the end of one. Of images:
-    look at so many test images."""
+    """Number of tokens of the file to score; for whole texts (flexmdm), up to the end of one. For
+    images: number of test images."""
     replicates: int = 4
     """Draws of the likelihood's estimate."""
     samples: int = 64
@@ -40,7 +40,7 @@ class Options(Manner):
     steps: int | None = None
     """Steps of the sampler; the model's own unless given."""
     guidance: float | None = None
-    """How much stronger labels shall pull (images)."""
+    """Classifier-free guidance weight (images); 0 is off."""
     seed: int = 0
     """Seed of every draw."""
     device: str = "auto"
@@ -68,12 +68,12 @@ class Options(Manner):
             check_file(Path(self.out), "--out")
 
     def drawing(self) -> dict[str, Any]:
-        """What the samples are drawn with, where it is not the model's own way."""
+        """The sampling settings that were given; the model's own apply to the rest."""
         more = {name: getattr(self, name) for name in ("steps", "guidance")}
         return self.given() | {name: value for name, value in more.items() if value is not None}
 
     def asked(self) -> Evaluation:
-        """What was asked for, as modalities take it."""
+        """The request, in the form that modalities take."""
         return Evaluation(
             file=self.file,
             limit=self.limit,
@@ -116,7 +116,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     evaluate(options(words))
 
 
@@ -133,13 +133,13 @@ def evaluate(chosen: Options) -> None:
         "environment": environment(loaded.device),
         "seed": chosen.seed,
         "replicates": chosen.replicates,
-        "manner": _manner(loaded, chosen) if chosen.samples else None,
+        "manner": _sampling_settings(loaded, chosen) if chosen.samples else None,
     }
     bar = passing_bar(console)
     work = modality.evaluation(loaded, chosen.asked(), own)
     with bar, naming(chosen.names()):
         results |= work(bar)
-    # Printed first: a disk that is full must not cost the results.
+    # Printed first, so that a full disk does not lose the results.
     if chosen.json:
         print_json(results)
     else:
@@ -150,7 +150,7 @@ def evaluate(chosen: Options) -> None:
             write_whole(path, json.dumps(results, indent=1))
 
 
-def _manner(model: TrainedModel, chosen: Options) -> dict[str, Any]:
-    """How samples are drawn: as asked for, as the recipe says, or as the method does by itself."""
-    manner = model.drawing(chosen.drawing())
-    return manner | {"sampler": manner["sampler"] or fitting_samplers(str(model.method.family))[0]}
+def _sampling_settings(model: TrainedModel, chosen: Options) -> dict[str, Any]:
+    """The settings that samples are drawn with: as given, else the recipe's, else the method's."""
+    found = model.drawing(chosen.drawing())
+    return found | {"sampler": found["sampler"] or fitting_samplers(str(model.method.family))[0]}

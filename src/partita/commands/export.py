@@ -1,4 +1,4 @@
-"""`partita export`: a model as a folder to share, with a model card; `--push` uploads it."""
+"""`partita export`: write a model as a folder to share, with a model card; `--push` uploads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRECISIONS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Exporting."""
+    """Options of `partita export`."""
 
     model: str
     out: str
@@ -54,9 +54,9 @@ def options(words: Sequence[str]) -> Options:
     parser = make_parser(
         "export",
         "Write a model as a folder of safetensors and JSON with a model card, without the state\n"
-        "that only training needs and without folders of this machine: the training text is told\n"
-        "by its name. A licence and a language that the card of an exported model states are\n"
-        "kept. partita.load reads it, from disk or from the hub.",
+        "that only training needs and without folders of this machine: of the training text only\n"
+        "the name is written. A license and a language that the card of an exported model states\n"
+        "are kept. partita.load reads it, from disk or from the hub.",
         [
             "partita export runs/notes-mdlm notes-model",
             "partita export runs/notes-mdlm notes-model --precision bfloat16",
@@ -68,7 +68,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     export(options(words))
 
 
@@ -89,12 +89,12 @@ def export(chosen: Options) -> None:
 
 
 def _with_precision(folder: Path) -> tuple[TrainedModel, torch.dtype]:
-    """A model, and the precision that it is stored in: half of what is computed with, perhaps."""
+    """A model, and the precision in which it is stored, which may be below that of its use."""
     return load(folder, device="cpu"), format.precision(folder / format.WEIGHTS)
 
 
 def _push(model: TrainedModel, name: str, private: bool, out: Path) -> object:
-    """Upload; what fails there leaves the folder here."""
+    """Upload a model; if that fails, the local folder stays."""
     try:
         return model.push_to_hub(name, private=private)
     except KeyboardInterrupt as error:

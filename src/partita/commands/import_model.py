@@ -1,4 +1,4 @@
-"""`partita import`: a published checkpoint of MDLM, PGM or SDTT as a model folder."""
+"""`partita import`: convert a published checkpoint of MDLM, PGM or SDTT to a model folder."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from partita.networks.kind_options import QUERIES
 
 GPT2 = "openai-community/gpt2"
 _HOSTED = re.compile(r"hf:([\w.-]+/[\w.-]+)/([^@]+)(?:@(.+))?")
-_SELF_CONTAINED = ".ckpt"  # of Lightning, which saves the configuration with the weights
-_LONGEST = 1 << 24  # what a model folder may say
+_SELF_CONTAINED = ".ckpt"  # Lightning's files contain the configuration
+_LONGEST = 1 << 24  # the largest length that a model folder may state
 _CHOICES = {"weights": WEIGHTS, "conditioning": CONDITIONINGS, "queries": QUERIES}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Importing."""
+    """Options of `partita import`."""
 
     file: str
     out: str
     tokenizer: str = "gpt2"
     """gpt2, the path of a tokenizer.json, or a hub id."""
     heads: int | None = None
-    """Attention heads, where the file does not tell; width / 64 unless given."""
+    """Attention heads, if the file does not state them; width / 64 unless given."""
     length: int = 1024
-    """Longest sequence, which no file tells."""
+    """Longest sequence, which no file states."""
     queries: str = "positions"
-    """PGM: what queries start from, which no file tells: positions, learned, mean or logsumexp."""
+    """PGM: what queries start from, which no file states: positions, learned, mean or logsumexp."""
     weights: str = "auto"
     """ema (the moving average), raw, or auto: ema if the file has one."""
     conditioning: str = "none"
-    """none, or sigma: keep the time layers of an MDLM that was trained with the time."""
+    """none, or sigma: keep the time layers of an MDLM that was trained with time conditioning."""
     method: str | None = None
-    """mdlm, pgm or ar, where nothing else says what the file is: SEDD, Duo and MDLM give their
+    """mdlm, pgm or ar, if nothing else says what the file is: SEDD, Duo and MDLM give their
     tensors the same names. SDTT's students are models of mdlm or pgm."""
     skip: str = ""
     """Leave out keys that begin so, such as teacher. (several: separated by commas)."""
@@ -82,9 +82,9 @@ def options(words: Sequence[str]) -> Options:
         "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
         "be Lightning's .ckpt or .safetensors; nothing in them is run, so strangers' files are\n"
         "fine. The hyper-parameters in it, a config.json beside it or --method say what it is:\n"
-        "MDLM, PGM, their SDTT students, or the autoregressive baseline. Weights that only answer\n"
-        "a time that is never told are folded into the others: the model computes the same and is\n"
-        "smaller. Other methods' files (SEDD, Duo, BD3-LM) are refused, with the reason.\n\n"
+        "MDLM, PGM, their SDTT students, or the autoregressive baseline. Time layers of a network\n"
+        "that always gets the same time are folded into the others: the model computes the same\n"
+        "and is smaller. Other methods' files (SEDD, Duo, BD3-LM) are refused, with the reason.\n\n"
         "On the Hugging Face hub: jdeschena/pgm (mdlm.ckpt, pgm_8_8.ckpt, pgm_6_6_dim1024.ckpt\n"
         "and their *_sdtt_* students), jdeschena/sdtt (model.safetensors of many revisions) and\n"
         "kuleshov-group/mdlm-owt (model.safetensors).",
@@ -107,12 +107,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     import_checkpoint(options(words))
 
 
 def import_checkpoint(chosen: Options) -> None:
-    """What is quick to check first; then read, convert, write."""
+    """Run the quick checks first; then read, convert, write."""
     out = Path(chosen.out)
     check_new(out, "out")
     hosted = _hosted(chosen.file)
@@ -120,10 +120,10 @@ def import_checkpoint(chosen: Options) -> None:
         raise missing(chosen.file, "file", f"check the name, or give {PREFIX}...")
     console, path = Terminal(), Path(chosen.file)
     name = GPT2 if chosen.tokenizer == "gpt2" else chosen.tokenizer
-    told = {key: getattr(chosen, key) for key in ("heads", "length", "method", *_CHOICES)}
-    how = ImportOptions(**told, skip=chosen.skipped())
+    given = {key: getattr(chosen, key) for key in ("heads", "length", "method", *_CHOICES)}
+    how = ImportOptions(**given, skip=chosen.skipped())
     with naming(flags_of(Options, "file", "out")):
-        if hosted is None:  # nobody fetches a tokenizer for a file that is refused
+        if hosted is None:  # check the file before fetching a tokenizer
             look_into(path, how)
         tokenizer = find_tokenizer(name)
         if hosted is not None:
@@ -134,7 +134,7 @@ def import_checkpoint(chosen: Options) -> None:
 
 
 def find_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer that a name means."""
+    """The tokenizer with this name."""
     try:
         file = tokenizer_file(name, "--tokenizer")
         if file is None:
@@ -142,12 +142,12 @@ def find_tokenizer(name: str) -> Tokenizer:
         return read_tokenizer(file)
     except InputError as error:
         usual = f"give gpt2, the path of a tokenizer.json, or {ASK_THE_HUB} on the hub"
-        asked = isinstance(error.__cause__, NotFetchedError)  # which may be gpt2
-        raise InputError("--tokenizer", error.problem, error.remedy if asked else usual) from error
+        online = isinstance(error.__cause__, NotFetchedError)  # which may be gpt2
+        raise InputError("--tokenizer", error.problem, error.remedy if online else usual) from error
 
 
 def report(console: Terminal, model: TextModel, out: Path) -> None:
-    """What came of it, and what to do with it."""
+    """Print a summary of the model, and what to do with it."""
     facts = model.provenance
     parameters = sum(parameter.numel() for parameter in model.method.parameters())
     rows = {
@@ -166,7 +166,7 @@ def report(console: Terminal, model: TextModel, out: Path) -> None:
 
 
 def _say(console: Terminal, text: str) -> None:
-    """A line in which names of files stay as they are."""
+    """Print a line in which file names stay as they are."""
     console.print(text, soft_wrap=True)
 
 
@@ -174,7 +174,7 @@ def _say(console: Terminal, text: str) -> None:
 
 
 def _hosted(name: str) -> tuple[Hosted, str] | None:
-    """Repository and file of a name on the hub; None for a path."""
+    """The repository and the file of a hub name; None for a path."""
     if not name.startswith(PREFIX):
         return None
     found = _HOSTED.fullmatch(name)
@@ -184,7 +184,7 @@ def _hosted(name: str) -> tuple[Hosted, str] | None:
 
 
 def _download(console: Terminal, asked: Hosted, file: str, method: str | None) -> Path:
-    """A file, and the config.json beside it, unless the file itself has all that it would say."""
+    """Fetch a file, and the config.json beside it unless the file contains its configuration."""
     _say(console, f"Fetching {file} of {asked.repository}, unless it is in the cache")
     try:
         if file.endswith(_SELF_CONTAINED):
@@ -198,9 +198,9 @@ def _download(console: Terminal, asked: Hosted, file: str, method: str | None) -
 
 
 def _download_config(asked: Hosted, file: str, config: str, method: str | None) -> str | None:
-    """Fetch the config.json of a file if there is one, and what keeps the hub from answering.
+    """Fetch the config.json of a file if there is one; return what kept the hub from answering.
 
-    What it refuses is not worth the gigabytes beside it.
+    A model that the config.json shows to be refused is not downloaded.
     """
     try:
         found = beside(fetch(asked, config))

@@ -1,4 +1,4 @@
-"""`partita infill`: the blanks of a text, filled in."""
+"""`partita infill`: fill in the blanks of a text, or a part of an image."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OWN = "infill_options"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Drawing):
-    """Infilling."""
+    """Options of `partita infill`."""
 
     model: str | None = None
     text: str
 
     def asked(self) -> Infilling:
-        """What was asked for, as modalities take it."""
+        """The request, in the form that modalities take."""
         how, named = self.given(), self.model is not None
         label = how.pop("label", None)
         return Infilling(given=self.text, named=named, count=self.count, label=label, how=how)
@@ -43,7 +43,7 @@ def options(words: Sequence[str]) -> Options:
     """Parse the command line: one word is the text, two are the model and the text."""
     parser = _parser(OPTIONAL_MODEL)
     if count_places(parser, words) > 1:
-        # Flags may stand between the two, where a parser that may do without the first goes wrong.
+        # Flags may stand between the two: a parser whose first argument is optional fails then.
         parser = _parser(MODEL)
     return parse(parser, words, with_own(Options, OWN))
 
@@ -57,8 +57,8 @@ def _parser(model: str) -> Parser:
         "Of a model of images: draw a part of a picture anew (--hide). The picture is a file, or\n"
         "the number of a test image; --out has it, then without the part, then the results.\n"
         "With --flexible a run of underscores stands for any number of tokens, also none; __12__\n"
-        "still is a blank of twelve. Without a model it is the one that this installation comes\n"
-        "with, if it does.",
+        "still is a blank of twelve. Without a model, the one in this installation is used, if\n"
+        "there is one.",
         [
             "partita infill 'The river flows into the __ Sea.'",
             "partita infill runs/notes-mdlm 'The capital of ____ is Paris.'",
@@ -74,7 +74,7 @@ def _parser(model: str) -> Parser:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     infill(options(words))
 
 

@@ -1,4 +1,4 @@
-"""`partita info`: what a run, checkpoint or model is made of."""
+"""`partita info`: recipe, provenance and metrics of a run, checkpoint or model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from partita.models.find import read_found
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Information."""
+    """Options of `partita info`."""
 
     model: str
     json: bool = False
@@ -44,12 +44,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     show_info(options(words))
 
 
 def show_info(chosen: Options) -> None:
-    """Check the files, print what they say."""
+    """Check the files and print what they contain."""
     facts = gather(chosen.model)
     if chosen.json:
         print_json(facts)
@@ -58,7 +58,7 @@ def show_info(chosen: Options) -> None:
 
 
 def gather(model: str) -> dict[str, Any]:
-    """Everything that the files say, after checking them."""
+    """Everything that the files contain, after checking them."""
     listed = [path.name for path in checkpoints.listed(Path(model))]
     return read_found(_facts, model) | {"checkpoints": listed}
 
@@ -84,7 +84,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def print_facts(console: Terminal, facts: dict[str, Any]) -> None:
-    """The same for people: a line for every key."""
+    """Print the facts as text, a line for every key."""
     console.print(
         f"{facts['folder']}: {facts['kind']}, {facts['parameters']:,} parameters", soft_wrap=True
     )

@@ -1,4 +1,4 @@
-"""Signals that ask a verb for its end: what is half done is cleaned up, as after Ctrl-C."""
+"""Signals that stop a verb: unfinished work is cleaned up, as after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ERRORS = 2  # the number of standard error
 
 
 def announce(_number: int) -> None:
-    """Say that a run ends, in the middle of whatever it does: past all buffers."""
+    """Print that a run is ending; from a signal handler, so directly to the file descriptor."""
     if os.environ.get("RANK", "0") == "0":
         with suppress(OSError):
             os.write(_ERRORS, b"\npartita: saving, then stopping; a second signal stops at once\n")
@@ -22,11 +22,11 @@ def announce(_number: int) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Signals that would end the program on the spot, and Ctrl-C, raise `Stopped` inside.
+    """Inside the block, Ctrl-C and signals that would end the program at once raise `Stopped`.
 
-    One that is ignored stays so: `nohup` is there to make a program outlive its terminal.
+    Ignored signals stay ignored: `nohup` lets a program outlive its terminal.
     """
-    if threading.current_thread() is not threading.main_thread():  # which alone may listen
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield
         return
     usual = dict.fromkeys(ENDING, signal.SIG_DFL) | {signal.SIGINT: signal.default_int_handler}

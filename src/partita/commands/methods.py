@@ -1,4 +1,4 @@
-"""`partita methods`: what there is to choose from, and what fits what."""
+"""`partita methods`: list methods, samplers and networks, and which fit together."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from partita.samplers import SAMPLERS
 from partita.samplers.front import fitting_samplers
 from partita.schedules import SCHEDULES
 
-# Where a method is: what it says of itself, in the order in which it is printed.
+# The facts of a method, in the order in which they are printed.
 ROWS = ("paper", "equation", "loss", "samplers", "data", "file")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Lists."""
+    """Options of `partita methods`."""
 
     name: str | None = None
     json: bool = False
@@ -38,12 +38,12 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "methods",
         "List every method with its paper, the equation of its loss, the samplers and networks\n"
-        "that fit it and what it can be given; then samplers, networks, schedules, corruptions\n"
-        "and optimizers, a line for each.",
+        "that fit it and its options; then samplers, networks, schedules, corruptions and\n"
+        "optimizers, a line for each.",
         ["partita methods", "partita methods d3pm", "partita methods --json"],
     )
     add_options(parser, Options, name="?one method alone")
@@ -51,7 +51,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Print every registry, or what is known of one method."""
+    """Print every registry, or the facts of one method."""
     chosen = options(words)
     name = chosen.name
     lists = gather() if name is None else {"methods": {name: facts_of(name)}}
@@ -69,7 +69,7 @@ def run(words: Sequence[str]) -> None:
 
 
 def gather() -> dict[str, dict[str, Any]]:
-    """Every name with what it says of itself."""
+    """All registries: every name with its description."""
     return {
         "methods": {name: facts_of(name) for name in METHODS},
         "samplers": {
@@ -93,9 +93,9 @@ def gather() -> dict[str, dict[str, Any]]:
 
 
 def facts_of(name: str) -> dict[str, Any]:
-    """What there is to know of a method before one chooses it."""
+    """The facts of a method that help to choose it."""
     method = METHODS[name]
-    about = method.about  # somebody's own method may say nothing
+    about = method.about  # a user's own method may have no description
     return {
         "summary": _line(method),
         **(asdict(about) if about else {}),
@@ -107,7 +107,7 @@ def facts_of(name: str) -> dict[str, Any]:
 
 
 def _undescribed(name: str) -> dict[str, str]:
-    """The choices of a method that says nothing of itself."""
+    """The choices of a method without a description: its parameters and their defaults."""
     own = own_options(name)
     known = parameters_of(name)
     return {
@@ -117,7 +117,7 @@ def _undescribed(name: str) -> dict[str, str]:
 
 
 def _choices(kind: str) -> dict[str, str]:
-    """What a kind of network can be given in `network.options`, each in words."""
+    """The options of a kind of network in `network.options`, each described."""
     options = NETWORKS[kind].options
     owners = [each for each in reversed(options.__mro__) if issubclass(each, KindOptions)]
     said = {
@@ -131,7 +131,7 @@ def _choices(kind: str) -> dict[str, str]:
 
 
 def _file(method: type) -> str:
-    """Where its source is: in the package, or somewhere else."""
+    """The file of a method's source: inside the package or elsewhere."""
     path = Path(inspect.getfile(method)).absolute()
     for root in (Path(__file__).parents[2], Path.cwd()):
         if path.is_relative_to(root):
@@ -140,7 +140,7 @@ def _file(method: type) -> str:
 
 
 def described(name: str, facts: dict[str, Any]) -> Table:
-    """A method for people; choices under the keys that a recipe has for them."""
+    """A method's facts as a table; its options under their recipe keys."""
     table = Table(title=f"{name}: {facts['summary']}", title_justify="left", box=None)
     table.show_header = False
     for row in ROWS:
@@ -159,6 +159,6 @@ def described(name: str, facts: dict[str, Any]) -> Table:
 
 
 def _line(entry: object, options: Mapping[str, Option] | None = None) -> str:
-    """Its first sentence, and what it can be given."""
+    """The first sentence of an entry's docstring, and its options."""
     takes = f" Takes {', '.join(options)}." if options else ""
     return (inspect.getdoc(entry) or "").split("\n")[0] + takes

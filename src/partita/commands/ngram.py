@@ -1,4 +1,4 @@
-"""`partita ngram`: what counting n-grams of the same text is worth, for comparison."""
+"""`partita ngram`: an n-gram model of a text, as a baseline for trained models."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from partita.provenance import environment
 from partita.studies.ngram import LONGEST, NGram
 from partita.studies.ngram_blanks import BEAM, both_sides, left_answers
 
-LENGTH = 256  # tokens of windows and samples where no model says how many
+LENGTH = 256  # tokens of windows and samples, if no model determines it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The n-gram baseline."""
+    """Options of `partita ngram`."""
 
     train: str
     tokenizer: str = "bytes"
-    """bytes, text8, or a model whose tokenizer and length are taken."""
+    """bytes, text8, or a model whose tokenizer and length are used."""
     order: int = 5
-    """Tokens of the longest gram."""
+    """Tokens of the longest n-gram."""
     limit: int | None = None
-    """Count so many tokens of the text; all unless given."""
+    """Number of tokens of the text to count; all unless given."""
     test: str | None = None
     """A text to measure the likelihood of."""
     infill: str | None = None
@@ -51,11 +51,11 @@ class Options:
     last_word: str | None = None
     """A file of passages, as for partita accuracy --task last-word."""
     count: int | None = None
-    """Words to hide (1000 unless given), and passages to look at (all)."""
+    """Number of words to hide (1000 unless given), and of passages (all unless given)."""
     beam: int = BEAM
-    """Texts that are kept in view while a blank of several tokens is filled in."""
+    """Width of the beam search that fills in blanks of several tokens."""
     samples: int = 0
-    """Texts to write."""
+    """Number of texts to write."""
     temperature: float = 1.0
     """Of the samples: divides the logits; 0 takes the most probable token."""
     top_k: int | None = None
@@ -101,7 +101,7 @@ class Options:
 
 
 class Setting(NamedTuple):
-    """What is read as what."""
+    """The tokenizer, and how text files are read."""
 
     tokenizer: Tokenizer
     length: int
@@ -110,13 +110,13 @@ class Setting(NamedTuple):
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "ngram",
-        "Count the n-grams of a text (interpolated modified Kneser-Ney) and measure what that is\n"
-        "worth, by the numbers of partita eval and partita accuracy: the likelihood of a text\n"
-        "(exact), how often it knows a hidden word (by both sides, and by the left one alone),\n"
-        "and the quality of what it writes. A model that does not beat it has learned little.\n"
+        "Count the n-grams of a text (interpolated modified Kneser-Ney) and measure this baseline\n"
+        "with the metrics of partita eval and partita accuracy: the likelihood of a text (exact),\n"
+        "how often it predicts a hidden word (from both sides, and from the left one alone), and\n"
+        "the quality of its texts. A model that does not beat it has learned little.\n"
         "The hidden words are those of partita accuracy --task infill with the same tokenizer,\n"
         "--length, --count and --seed.",
         [
@@ -131,7 +131,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Count, measure, print."""
+    """Count the n-grams, measure, print the results."""
     chosen = options(words)
     with naming(flags_of(Options, "train")):
         setting = _setting(chosen)
@@ -142,7 +142,7 @@ def run(words: Sequence[str]) -> None:
         for flag in ("test", "infill", "last_word")
         if (path := getattr(chosen, flag)) is not None
     }
-    asked = {
+    questions_of = {
         flag: _questions(flag, files[flag], setting, chosen)
         for flag in ("infill", "last_word")
         if flag in files
@@ -158,11 +158,11 @@ def run(words: Sequence[str]) -> None:
         }
         if "test" in files:
             results["likelihood"] = _likelihood(model, files["test"], setting, chosen)
-        for flag, questions in asked.items():
+        for flag, questions in questions_of.items():
             results[flag] = _answers(model, flag, questions, chosen, bar)
         if chosen.samples:
             results["samples"] = _samples(model, corpus, setting, examiner, chosen, bar)
-    # Printed first: a disk that is full must not cost the results.
+    # Printed first, so that a full disk does not lose the results.
     print_json(results) if chosen.json else console.print(table(results))
     if chosen.out is not None:
         with parents_made(Path(chosen.out)):
@@ -170,7 +170,7 @@ def run(words: Sequence[str]) -> None:
 
 
 def _setting(chosen: Options) -> Setting:
-    """The tokenizer by its name, or with all that goes with it, from a model."""
+    """The tokenizer by its name, or a model's tokenizer with its length and text settings."""
     length = chosen.length or LENGTH
     if chosen.tokenizer == "bytes":
         return Setting(ByteTokenizer(), length, "text", "paragraph")
@@ -188,7 +188,7 @@ def _corpus(path: str, setting: Setting, name: str) -> Corpus:
 
 
 def _read(name: str) -> dict[str, str]:
-    """What is wrong with a file, as the flag that names it."""
+    """Names under which errors in a file are reported: the flag that gives the file."""
     return dict.fromkeys(("path", "field", "text", "file"), name)
 
 
@@ -203,7 +203,7 @@ def _questions(flag: str, corpus: Corpus, setting: Setting, chosen: Options) -> 
 def _counted(
     corpus: Corpus, setting: Setting, chosen: Options, bar: Progress
 ) -> tuple[NGram, dict[str, Any]]:
-    """The model, and what it was made of."""
+    """The n-gram model, and the facts of its training text."""
     task = bar.add_task("counting", total=1.0)
     with naming(_read("train") | {"tokens": "train", "order": "--order"}):
         tokens = token_stream(corpus, setting.tokenizer, chosen.limit).tokens
@@ -224,7 +224,7 @@ def _counted(
 
 
 def _likelihood(model: NGram, corpus: Corpus, setting: Setting, chosen: Options) -> dict[str, Any]:
-    """The exact likelihood of a text, read as one: nothing is cut into windows."""
+    """The exact likelihood of a text, as one sequence that is not cut into windows."""
     with naming(_read("--test")):
         tokens, characters, size = token_stream(corpus, setting.tokenizer)
     bits = model.stream_nats(tokens) / math.log(2)
@@ -244,7 +244,7 @@ def _likelihood(model: NGram, corpus: Corpus, setting: Setting, chosen: Options)
 def _answers(
     model: NGram, flag: str, questions: Questions, chosen: Options, bar: Progress
 ) -> dict[str, Any]:
-    """By the left side alone, as an autoregressive model; inside a text by both sides as well."""
+    """Answers from the left side alone, as by an autoregressive model; infill also from both."""
     blanks, inside = questions.blanks, flag == "infill"
     task = bar.add_task(flag.replace("_", " "), total=len(blanks) * (2 if inside else 1))
 
@@ -267,7 +267,7 @@ def _samples(
     chosen: Options,
     bar: Progress,
 ) -> dict[str, Any]:
-    """Texts, and what `partita eval` says of a model's."""
+    """Write texts, and measure them as `partita eval` does."""
     task = bar.add_task("samples", total=chosen.samples)
 
     def write(count: int, first: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What `partita ngram` found, as a table."""
+"""The results of `partita ngram` as a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partita.modalities.text_evaluation import add_likelihood, add_samples
 
 
 def table(results: dict[str, Any]) -> Table:
-    """The numbers for people."""
+    """The results as a table."""
     shown, model = Table("", "", show_header=False), results["model"]
     counted = f"{model['tokens']:,} tokens, {sum(model['grams']):,} grams"
     shown.add_row(heading(f"{model['order']}-grams"), f"{model['train']}: {counted}")
@@ -28,7 +28,7 @@ def table(results: dict[str, Any]) -> Table:
 
 
 def _add_answers(shown: Table, found: dict[str, Any]) -> None:
-    """How often hidden words are known, and what they cost."""
+    """Add the accuracy on hidden words, and their bits."""
     left = found["left_side"]
     shown.add_row("questions", str(left["count"]))
     for name in ("both_sides", "left_side"):

@@ -1,7 +1,7 @@
-"""Flags that modalities add to a verb: all of them are known, those of the model's own are taken.
+"""Flags that modalities add to a verb: all are parsed, those of the model's modality are used.
 
-Which modality a model is of is known when it is read. What is wrong with flags that only one
-modality has is said before that.
+The modality is known only once the model has been read. Errors in flags that only one modality has
+are reported before that.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ C = TypeVar("C")
 
 
 def with_own(common: type[C], verb: str) -> type[C]:
-    """A verb's dataclass of options, with the fields that modalities add; `verb` is the attribute
-    of a modality that holds its own, such as "sample_options"."""
+    """A verb's dataclass of options, with the fields that modalities add. `verb` names the
+    attribute of a modality that has its options, such as "sample_options"."""
     own = dict.fromkeys(getattr(MODALITIES[name], verb) for name in MODALITIES)
     checked = getattr(common, "__post_init__", lambda _self: None)
     inside = {"__doc__": common.__doc__, "__post_init__": lambda self: checked(self)}
@@ -28,7 +28,7 @@ def with_own(common: type[C], verb: str) -> type[C]:
 
 
 def own_options(chosen: object, verb: str, modality: Modality[Any], asked: object) -> OwnOptions:
-    """The options that a modality adds, as they were given; those of others are refused."""
+    """The options that a modality adds, as given; flags of other modalities are refused."""
     for name in given(chosen, verb):
         has = [kind for kind in MODALITIES if name in _names(getattr(MODALITIES[kind], verb))]
         problem = f"is for {' and '.join(has)}, and this is a model of {modality.name}"
@@ -42,7 +42,7 @@ def own_options(chosen: object, verb: str, modality: Modality[Any], asked: objec
 def check_own(
     chosen: object, verb: str, asked: object, modalities: Iterable[str] = MODALITIES
 ) -> None:
-    """Refuse flags that only one modality has all of, if they are wrong there."""
+    """If exactly one modality has all the given flags, check their values for it."""
     flags = given(chosen, verb)
     having = [name for name in modalities if flags <= _names(getattr(MODALITIES[name], verb))]
     if len(having) == 1:
@@ -50,7 +50,7 @@ def check_own(
 
 
 def given(chosen: object, verb: str) -> set[str]:
-    """The flags of modalities that are not as they are unless given."""
+    """The flags of modalities whose values are not the defaults."""
     kinds = [getattr(MODALITIES[name], verb) for name in MODALITIES]
     own = [field for kind in kinds for field in fields(kind)]
     return {field.name for field in own if getattr(chosen, field.name) != field.default}

@@ -1,4 +1,4 @@
-"""Options of verbs: typed dataclasses, which jsonargparse turns into flags and YAML."""
+"""Parsing of verbs' options: typed dataclasses, which jsonargparse turns into flags and YAML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def make_parser(
     verb: str, description: str, examples: Sequence[str], *, recipe: bool = False
 ) -> Parser:
-    """A parser that teaches: what the verb does, and lines to try."""
+    """A parser whose help has a description of the verb and examples."""
     lines = "\n".join(f"  {example}" for example in examples)
     return Parser(
         recipe=recipe,
@@ -38,9 +38,9 @@ OPTIONAL_MODEL = f"?{MODEL}, which is also taken if none is named"
 
 
 def add_options(parser: Parser, options: type, **places: str) -> None:
-    """The fields of a dataclass as flags, but for `places`: those are told by their place.
+    """Add the fields of a dataclass as flags; `places` become positional arguments.
 
-    A place is described by its help; one that begins with "?" may be left out, with "*" repeated.
+    The value of a place is its help text, with a leading "?" if it is optional, "*" if repeated.
     """
     for name, text in places.items():
         nargs = text[0] if text[0] in "?*" else None
@@ -49,7 +49,7 @@ def add_options(parser: Parser, options: type, **places: str) -> None:
 
 
 def parse(parser: Parser, words: Sequence[str], options: type[T]) -> T:
-    """The dataclass that some words describe. What does not fit is one clear line."""
+    """Parse words into a dataclass of options; an error is one clear line."""
     words, configs = with_recipes(parser, _switched(parser, _underscored(words)))
     try:
         found = parser.instantiate(parser.parse_args(words))
@@ -67,7 +67,7 @@ def parse(parser: Parser, words: Sequence[str], options: type[T]) -> T:
 
 
 def flags_of(options: type, *places: str) -> dict[str, str]:
-    """How the fields of a dataclass are written as flags; `places` are told by their place."""
+    """The flags of the fields of a dataclass, except for positional arguments (`places`)."""
     names = [field.name for field in dataclasses.fields(options)]
     return {name: f"--{name}" for name in names if name not in places}
 
@@ -76,14 +76,14 @@ def flags_of(options: type, *places: str) -> dict[str, str]:
 
 
 def count_places(parser: Parser, words: Sequence[str]) -> int:
-    """How many words are told by their place: those that are neither flags nor values of flags."""
+    """The number of positional arguments: words that are neither flags nor values of flags."""
     return sum(map(len, free_words(_switched(parser, _underscored(words)))))
 
 
 def _underscored(words: Sequence[str]) -> list[str]:
-    """`--vocab-size` is `--vocab_size`: flags are the keys of the YAML, dashes are forgiven.
+    """Accept dashes in flags: `--vocab-size` is `--vocab_size`, as in the YAML.
 
-    What comes after `--` is no flag.
+    Words after `--` are not flags.
     """
     end = words.index("--") if "--" in words else len(words)
     return [_flag(word) if word.startswith("--") else word for word in words[:end]] + [*words[end:]]
@@ -95,7 +95,7 @@ def _flag(word: str) -> str:
 
 
 def _switched(parser: Parser, words: list[str]) -> list[str]:
-    """`--json` alone is `--json=true`."""
+    """Give boolean flags without a value the value true: `--json` is `--json=true`."""
     switches = parser.switches
     return [
         f"{word}=true" if word in switches and following not in ("true", "false") else word

@@ -1,4 +1,4 @@
-"""`partita prepare`: text or images to tokens on disk."""
+"""`partita prepare`: turn text or images into tokens on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from partita.errors import naming, require
 
 @dataclass(frozen=True)
 class Options:
-    """The sections of a recipe that tokens depend on."""
+    """The sections of a recipe on which the tokens depend."""
 
     corpus: str | None = None
     data: DataOptions = DataOptions()  # noqa: RUF009 - frozen
@@ -31,8 +31,9 @@ def options(words: Sequence[str]) -> Options:
         "Turn text or images into tokens on disk, once. Reads plain text, JSONL and Parquet,\n"
         "plain or compressed (.gz, .xz, .zst), a file or a folder of files, larger than memory if\n"
         "need be, and Hugging Face data sets (hf:NAME); with a tokenizer of images (pixels, or\n"
-        "one that `partita vq` trained), sets of images. The result is kept under a name made of\n"
-        "all that went into it: nothing changed, nothing done. `partita train` does this itself.",
+        "one that `partita vq` trained), sets of images. The result is cached under a name made\n"
+        "of the data and the options: the same again is not redone. `partita train` does this\n"
+        "itself.",
         [
             "partita prepare notes.txt",
             "partita prepare corpus/ --tokenizer.name bpe --tokenizer.vocab_size 8192",
@@ -52,12 +53,12 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     prepare(options(words))
 
 
 def prepare(chosen: Options) -> None:
-    """Prepare, with a counter of what has been read."""
+    """Prepare, and show how much has been read."""
     data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
     require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
     console, kind = Terminal(), chosen.tokenizer.kind
@@ -70,7 +71,7 @@ def prepare(chosen: Options) -> None:
 
 
 class counter:  # noqa: N801 - reads as a function
-    """A spinner with what has been read or checked; it appears with the first of it."""
+    """A spinner that shows how much has been read or checked; it appears with the first count."""
 
     def __init__(self, console: Terminal, unit: str) -> None:
         self.bar = Progress(
@@ -93,7 +94,7 @@ class counter:  # noqa: N801 - reads as a function
         self.say(f"checking tokens: {read >> 20:,} of {total >> 20:,} MiB")
 
     def say(self, words: str) -> None:
-        """What is being done."""
+        """Show what is being done."""
         if not self.started:
             self.bar.start()
             self.started = True
@@ -105,14 +106,14 @@ class counter:  # noqa: N801 - reads as a function
 
 
 def report(console: Terminal, prepared: Prepared) -> None:
-    """What there is now, and where."""
+    """Print how many tokens there are, and where."""
     how = "Prepared" if prepared.fresh else "Nothing changed since it was prepared:"
     console.print(f"{how} {summary(prepared)}")
     console.print(str(prepared.folder), soft_wrap=True)
 
 
 def summary(prepared: Prepared) -> str:
-    """How many tokens there are."""
+    """The number of tokens, as text."""
     each = kind_of(prepared.tokenizer).each
     count = prepared.train.manifest["documents"]
     return (

@@ -1,4 +1,4 @@
-"""Recipes that the command line is given as YAML: read, brought to the keys of today, checked."""
+"""Recipes that are given as YAML: read, migrated to today's keys, checked."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Configs = dict[str, Mapping[str, Any]]
 
 
 def with_recipes(parser: Parser, words: list[str]) -> tuple[list[str], Configs]:
-    """Some words, with recipes in place of the names of files where those are of an earlier
-    version, and what all files say in the keys of today."""
+    """The words with inline recipes in place of files of an earlier version, and the content of
+    all files in today's keys."""
     read = _read_configs(parser, words)
     configs = {name: _in_todays_keys(content, Path(name)) for name, content in read.items()}
     changed = {name: new for name, new in configs.items() if new != read[name]}
@@ -30,7 +30,7 @@ def with_recipes(parser: Parser, words: list[str]) -> tuple[list[str], Configs]:
 
 
 def inline_recipes(words: list[str]) -> Configs:
-    """Recipes that stand among the words themselves, as `--config {...}`."""
+    """Recipes that are written on the command line itself, as `--config {...}`."""
     found: Configs = {}
     for text in _given(words):
         if text.startswith("{"):
@@ -60,7 +60,7 @@ def _read_config(parser: Parser, path: Path) -> Mapping[str, Any]:
     hint = f"{parser.prog} --print_config shows a recipe"
     try:
         content = get_loader("yaml")(data.decode())
-        json.dumps(content, default=str)  # fails if an anchor holds itself
+        json.dumps(content, default=str)  # fails if an anchor contains itself
     except Exception as error:  # of many kinds: the file may hold anything
         raise InputError("--config", f"{path} is no YAML: {one_line(error)}", hint) from error
     require(isinstance(content, Mapping), "--config", f"{path} holds no recipe", hint)
@@ -72,13 +72,13 @@ def _read_config(parser: Parser, path: Path) -> Mapping[str, Any]:
 
 
 def _in_todays_keys(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """A recipe that was perhaps written for an earlier version."""
+    """A recipe, migrated if it was written for an earlier version."""
     with naming({"model": "--config"}):
         return written_recipe(content, path)
 
 
 def _replaced(words: list[str], configs: Configs) -> list[str]:
-    """The words with some recipes in place of the names of their files."""
+    """The words, with some file names replaced by inline recipes."""
     inline = {name: _one_document(content) for name, content in configs.items()}
     joined = {f"--config={name}": f"--config={text}" for name, text in inline.items()}
     return [
@@ -97,13 +97,13 @@ _Quoting.add_representer(
 
 
 def _one_document(content: Mapping[str, Any]) -> str:
-    """YAML in braces, which `--config` takes in place of a file."""
+    """A recipe as YAML in braces, which `--config` takes in place of a file."""
     text: str = yaml.dump(dict(content), Dumper=_Quoting, default_flow_style=True, sort_keys=False)
     return text
 
 
 def _inside(content: Any, section: str) -> object:  # noqa: ANN401 - whatever a file holds
-    """What stands under a dotted name; nothing, if what is above it does not go so deep."""
+    """The value under a dotted name; None if there is none."""
     for key in section.split("."):
         if not isinstance(content, Mapping):
             return {}
@@ -112,7 +112,7 @@ def _inside(content: Any, section: str) -> object:  # noqa: ANN401 - whatever a 
 
 
 def placed(error: InputError, configs: Configs, words: list[str]) -> InputError:
-    """An error that names the file too if the key at fault comes from one."""
+    """An error that also names the file from which the wrong key comes, if any."""
     name = error.argument.removeprefix("--")
     if any(word.split("=")[0] == f"--{name}" for word in words):
         return error
@@ -123,13 +123,13 @@ def placed(error: InputError, configs: Configs, words: list[str]) -> InputError:
 
 
 def _says(content: Mapping[Any, Any], key: str) -> bool:
-    """Whether a file says something of a key or a section, written as messages write it."""
+    """Whether a file contains a key or a section, written as messages write it."""
     return any(name == key or name.startswith(f"{key}.") for name in _names(content))
 
 
 def _names(content: Mapping[Any, Any], above: str = "") -> Iterator[str]:
-    """All keys of a file, each with its sections and on one line: a message has no tab or end of
-    line inside a key, and cannot tell a point inside one from that after a section."""
+    """All keys of a file as dotted names, each on one line. As in messages, a dot inside a key
+    looks like that after a section."""
     for key, held in content.items():
         name = above + " ".join(str(key).split())
         yield name
@@ -138,5 +138,5 @@ def _names(content: Mapping[Any, Any], above: str = "") -> Iterator[str]:
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, on one line."""
+    """The text of an error, on one line."""
     return " ".join(str(error).split())

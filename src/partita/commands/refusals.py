@@ -1,7 +1,7 @@
-"""Words that are no options of a verb: which one is at fault, why, and what there is instead.
+"""Diagnosis of a refused command line: which word is wrong, why, and what to write instead.
 
-jsonargparse refuses them in words of its own, which say little of a flag and may change. So what
-it refuses is looked at again here, with what the verb has declared.
+jsonargparse's own messages say little about flags and may change. So a refused command line is
+examined again here, with the verb's declarations.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from partita.commands.recipe_files import Configs
 from partita.config.renames import name_of_today
 from partita.errors import InputError, described, fits
 
-_NUMBER = re.compile(r"-\d+|-\d*\.\d+")  # which argparse does not take for a flag
-_HUGE = re.compile(r"[-+]?[0-9]{309,}")  # digits of what no fraction of the machine's holds
+_NUMBER = re.compile(r"-\d+|-\d*\.\d+")  # argparse does not take these for flags
+_HUGE = re.compile(r"[-+]?[0-9]{309,}")  # digits of integers beyond the largest float
 
 
 def diagnosed(parser: Parser, words: list[str], configs: Configs, text: str) -> InputError:
-    """The first fault of words that were refused with a text."""
+    """The first error in a refused command line; `text` is the parser's own message."""
     return next(_faults(parser, words, configs), InputError("options", text, usage(parser)))
 
 
 def usage(parser: Parser) -> str:
-    """Where to look."""
+    """The remedy that points to the verb's help."""
     return f"{parser.prog} --help shows what there is"
 
 
 def huge_number(words: list[str]) -> str | None:
-    """The flag whose value has more digits than any number of the machine's."""
+    """The flag whose value is an integer too large for a float, if any."""
     pairs = _values(words)
     return next((flag for flag, value in pairs if _HUGE.fullmatch(value or "")), None)
 
@@ -82,7 +82,7 @@ def _in_files(parser: Parser, configs: Configs) -> Iterator[InputError]:
                     yield _section(parser, key)
             elif key in parser.kinds:
                 yield from _misfit(parser, key, value, value)
-            elif (above := parser.key_of(f"--{key}")) is not None:  # inside of a dictionary
+            elif (above := parser.key_of(f"--{key}")) is not None:  # inside a dictionary
                 inside = {key.removeprefix(f"{above}."): value}
                 yield from _misfit(parser, above, inside, value)
             elif key not in (place.name for place in parser.places):
@@ -90,7 +90,7 @@ def _in_files(parser: Parser, configs: Configs) -> Iterator[InputError]:
 
 
 def _misfit(parser: Parser, key: str, value: object, shown: object) -> Iterator[InputError]:
-    """Whether a value is of another type than its key's."""
+    """Yield an error if a value does not have its key's type."""
     kind = parser.kinds[key]
     tried = [value, _loaded(value)] if isinstance(value, str) else [value]
     if not any(fits(each, kind) for each in tried):
@@ -99,7 +99,7 @@ def _misfit(parser: Parser, key: str, value: object, shown: object) -> Iterator[
 
 
 def _loaded(text: str) -> object:
-    """What YAML makes of a text, as jsonargparse reads it."""
+    """A text parsed as YAML, as jsonargparse does."""
     try:
         value: object = get_loader("yaml")(text)
     except Exception:
@@ -108,7 +108,7 @@ def _loaded(text: str) -> object:
 
 
 def _values(words: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Flags and their values; None where there is none."""
+    """Flags and their values; None if there is none."""
     before = words[: words.index("--")] if "--" in words else words
     for word, following in zip(before, [*before[1:], "--"], strict=False):
         flag, equals, text = word.partition("=")
@@ -135,7 +135,7 @@ def _unknown_flag(parser: Parser, flag: str) -> InputError:
 
 
 def _unknown_key(parser: Parser, key: str) -> InputError:
-    """A key that a YAML file has and a recipe has not."""
+    """The error for a key of a YAML file that recipes do not have."""
     new = name_of_today(key)
     if new is not None:
         return InputError(key, "has another name now", f"write {new}")
@@ -144,13 +144,13 @@ def _unknown_key(parser: Parser, key: str) -> InputError:
     return InputError(key, "unknown key", hint)
 
 
-# Places ------------------------------------------------------------------------------------------
+# Positional arguments ----------------------------------------------------------------------------
 
 
 def free_words(words: list[str]) -> list[list[str]]:
-    """The words that are told by their place, in groups that flags part."""
+    """The positional arguments, in groups that are separated by flags."""
     end = words.index("--") if "--" in words else len(words)
-    taken = False  # whether the word before takes this one
+    taken = False  # whether this word is the value of the flag before it
     marked = []
     for word in words[:end]:
         is_flag = word.startswith("--")
@@ -162,7 +162,7 @@ def free_words(words: list[str]) -> list[list[str]]:
 
 
 def _in_places(parser: Parser, words: list[str]) -> Iterator[InputError]:
-    """A word too many: there is no place for it, or flags part it from its like."""
+    """Yield an error for a surplus positional argument, or one separated from the others."""
     groups = free_words(words)
     free = [word for group in groups for word in group]
     required = [place for place in parser.places if place.nargs is None]
@@ -185,7 +185,7 @@ def _too_many(parser: Parser, words: list[str], word: str) -> InputError:
 
 
 def _missing_places(parser: Parser, words: list[str]) -> list[str]:
-    """The places that are left empty: argparse fills the longest row of them that it can."""
+    """The names of missing positional arguments: argparse fills as many as it can, in order."""
     free = sum(map(len, free_words(words)))
     needs = accumulate(int(place.nargs is None) for place in parser.places)
     return [

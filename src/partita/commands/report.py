@@ -1,4 +1,4 @@
-"""`partita report`: what a method shows of itself once it is trained."""
+"""`partita report`: what a trained genmd4 or sedd has learned."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SCHEDULES, CONSISTENCY = "schedules.png", "consistency.png"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Reports."""
+    """Options of `partita report`."""
 
     model: str
     file: str | None = None
     count: int = 10
     """Tokens at each end of the learned schedules."""
     limit: int = 20_000
-    """Read at most about so many tokens of the file."""
+    """Read at most about this many tokens of the file."""
     out: str | None = None
     """The picture (PNG); schedules.png or consistency.png in this folder unless given (or, without
     matplotlib, none)."""
@@ -55,13 +55,13 @@ class Options:
 
 
 def options(words: Sequence[str]) -> Options:
-    """What the words ask for."""
+    """Parse the command line."""
     parser = make_parser(
         "report",
-        "What a method shows of itself once it is trained, as a table and a picture.\n"
-        "genmd4: the schedules it learned, of the tokens that are revealed first and last (among\n"
-        "those of a text, if one is given: others have learned nothing of their own).\n"
-        "sedd: how far the sums of its scores, on a text, are from what any law would give.",
+        "Report what a trained method has learned, as a table and a picture.\n"
+        "genmd4: the learned schedules of the tokens that are revealed first and last (among\n"
+        "those of a text, if one is given: the schedules of other tokens were not trained).\n"
+        "sedd: how far the sums of its scores, on a text, are from those of any distribution.",
         [
             "partita report runs/notes-genmd4 notes.txt",
             "partita report runs/notes-sedd test.txt --out sums.png",
@@ -73,7 +73,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Load, look, draw, print."""
+    """Load the model, compute its report, draw it, print it."""
     chosen = options(words)
     with naming(flags_of(Options, "model", "file")):
         model = TextModel.from_pretrained(chosen.model, device=chosen.device)
@@ -89,18 +89,18 @@ def run(words: Sequence[str]) -> None:
 
 @singledispatch
 def _report(
-    method: object,  # noqa: ARG001 - it is what the report is chosen by
+    method: object,  # noqa: ARG001 - the report is chosen by its type
     model: TextModel,
     chosen: Options,  # noqa: ARG001
 ) -> tuple[dict[str, Any], str]:
-    """What a method shows of itself, and where its picture goes unless somebody says where."""
+    """The report of a method, and the default name of its picture."""
     name = model.recipe.method.name
     raise InputError("model", f"{name} has nothing to report", "genmd4 and sedd have")
 
 
 @_report.register(GenMD4)
 def _schedules(method: GenMD4, model: TextModel, chosen: Options) -> tuple[dict[str, Any], str]:
-    """The exponents at both ends, in a table; alpha(t) of some of them in a picture."""
+    """The smallest and largest exponents as a table; alpha(t) of some of them as a picture."""
     among = None if chosen.file is None else set(_tokens(model, chosen)[0].flatten().tolist())
     found = extremes(method, model.tokenizer, chosen.count, among)
     if not chosen.json:
@@ -114,7 +114,7 @@ def _schedules(method: GenMD4, model: TextModel, chosen: Options) -> tuple[dict[
 
 
 def _tokens(model: TextModel, chosen: Options) -> tuple[Tensor, Tensor]:
-    """The text's tokens as rows, and which of them are real."""
+    """The text's tokens as rows, and which of them are not padding."""
     if chosen.file is None:
         raise InputError("file", "sedd's report needs a text to mask", "give one")
     data = model.recipe.data
@@ -136,7 +136,7 @@ def _consistency(method: SEDD, model: TextModel, chosen: Options) -> tuple[dict[
         method, tokens.to(model.device), is_token=real.to(model.device), seed=chosen.seed
     )
     if not chosen.json:
-        print("sums of scores at masks, divided by alpha / (1 - alpha): 1 for any law")
+        print("sums of scores at masks, divided by alpha / (1 - alpha): 1 for any distribution")
         print(consistency_table(rows))
     if can_plot():
         path = Path(chosen.out or CONSISTENCY)

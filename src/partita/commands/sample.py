@@ -1,4 +1,4 @@
-"""`partita sample`: texts that a trained model writes."""
+"""`partita sample`: write texts or draw images with a trained model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN = "sample_options"
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
-    """How tokens are chosen. The model's recipe fills in what is left out."""
+    """Sampling settings: how tokens are chosen. Those left out come from the model's recipe."""
 
     sampler: str | None = None
     """The sampler; `partita methods NAME` lists those that fit a method, its default first."""
@@ -40,12 +40,12 @@ class Manner:
         check_more(self.options, "--options")
 
     def names(self) -> dict[str, str]:
-        """Arguments of `sample` of a model as they are written here."""
+        """The arguments of a model's `sample`, as the flags that set them."""
         more = {name: f"--options.{name}" for name in self.options}
         return flags_of(type(self), "model", "models", "text", "file") | more
 
     def given(self) -> dict[str, Any]:
-        """What was asked for, as arguments of `sample` of a model."""
+        """The given settings, as arguments of a model's `sample`."""
         names = [field.name for field in fields(Manner) if field.name != "options"]
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None} | self.options
@@ -53,7 +53,7 @@ class Manner:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing(Manner):
-    """What `sample` and `infill` have in common."""
+    """Options that `sample` and `infill` share."""
 
     steps: int | None = None
     """Steps of a sampler that has them."""
@@ -61,17 +61,17 @@ class Drawing(Manner):
     """The class, by name, of a model that was trained with classes (`sample` of images also takes
     each)."""
     guidance: float | None = None
-    """How much stronger the label shall pull than it does by itself; 0 for as it is."""
+    """Classifier-free guidance weight; 0 is off."""
     guidance_schedule: str | None = None
-    """How that grows as tokens are revealed: constant, linear or cosine."""
+    """How the weight grows as tokens are revealed: constant, linear or cosine."""
     precision: str | None = None
-    """float32 or bfloat16; a GPU asks masked models in the precision of their training unless
-    told, everything else is float32."""
+    """float32 or bfloat16. By default, masked models on a GPU run in the precision of their
+    training, all else in float32."""
     speed: str | None = None
     """plain, captured (a program of fixed shape, for GPUs), compiled (the same with compiled
     blocks, for many texts), or auto."""
     count: int = 1
-    """How many texts or images."""
+    """Number of texts or images."""
     seed: int = 0
     """Seed: the same seed gives the same texts."""
     device: str = "auto"
@@ -87,20 +87,20 @@ class Drawing(Manner):
         require_seed(self.seed, "--seed")
 
     def given(self) -> dict[str, Any]:
-        """What was asked for, as arguments of `sample` of a model."""
+        """The given settings, as arguments of a model's `sample`."""
         names = ("steps", "label", "seed", "guidance", "guidance_schedule", "precision", "speed")
         values = {name: getattr(self, name) for name in names}
         return super().given() | {key: value for key, value in values.items() if value is not None}
 
     def asked(self) -> Sampling:
-        """What was asked for, as modalities take it."""
+        """The request, in the form that modalities take."""
         how = self.given()
         return Sampling(count=self.count, label=how.pop("label", None), how=how)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Drawing):
-    """Sampling."""
+    """Options of `partita sample`."""
 
     model: str | None = None
 
@@ -110,8 +110,8 @@ def options(words: Sequence[str]) -> Options:
     parser = make_parser(
         "sample",
         "Write texts with a trained model, or draw images with one of images (into --out).\n"
-        "--label each draws --count images of each class. Without a model it is the one that this\n"
-        "installation comes with, if it does.",
+        "--label each draws --count images of each class. Without a model, the one in this\n"
+        "installation is used, if there is one.",
         [
             "partita sample",
             "partita sample --prompt 'The city lies on the river' --count 2 --length 64 --show",
@@ -128,7 +128,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     sample(options(words))
 
 
@@ -148,7 +148,7 @@ def sample(chosen: Options) -> None:
 def watched(
     console: Terminal, model: TrainedModel, chosen: Drawing
 ) -> AbstractContextManager[Callback | None]:
-    """A callback that shows how a sample comes to be, if that is asked for."""
+    """A callback that shows a sample while it is drawn, with --show."""
     if not chosen.show:
         return nullcontext()
     tokenizer, name = model.tokenizer, modality_of(model).name
@@ -158,7 +158,7 @@ def watched(
 
 
 def print_drawn(console: Terminal, drawn: Drawn, as_json: bool, *, shown: bool = False) -> None:
-    """What came of a model, for people or for machines; the first text may be `shown` already."""
+    """Print samples as text or JSON; the first text may be `shown` already."""
     if as_json:
         print_json(dict(drawn.facts))
         return
@@ -168,9 +168,9 @@ def print_drawn(console: Terminal, drawn: Drawn, as_json: bool, *, shown: bool =
 
 
 def print_texts(console: Terminal, texts: Sequence[str], *, shown: bool = False) -> None:
-    """Texts, apart by a rule if there are several.
+    """Print texts, separated by a rule if there are several.
 
-    If the first was `shown` as it was written, it is on the screen already.
+    If the first was `shown` while it was written, it is on the screen already.
     """
     for number, text in enumerate(texts):
         if number:

@@ -1,4 +1,4 @@
-"""`partita score`: how many bits a model needs for given texts."""
+"""`partita score`: the number of bits that a model needs for given texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 48  # characters of a text in the table
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Scoring."""
+    """Options of `partita score`."""
 
     model: str
     texts: list[str]
@@ -58,11 +58,11 @@ def options(words: Sequence[str]) -> Options:
     """Parse the command line."""
     parser = make_parser(
         "score",
-        "The bound of texts under a model: at most so many bits does the model need for them.\n"
-        "For an autoregressive model the number is exact. Texts are arguments, or the lines of a\n"
-        "file (- for standard input); one that is longer than the model is cut into windows, each\n"
-        "scored without what stands before it. An empty text has bits under a model that decides\n"
-        "where texts end (flexmdm), though none per character or token.",
+        "Print an upper bound of the number of bits that a model needs for each text. For an\n"
+        "autoregressive model the number is exact. Texts are arguments, or the lines of a file\n"
+        "(- for standard input). A text longer than the model is cut into windows, each scored\n"
+        "without what stands before it. An empty text has bits under a model that decides where\n"
+        "texts end (flexmdm), but none per character or token.",
         [
             "partita score default 'It flows into the North Sea.' 'It sea flows the into North.'",
             "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
@@ -74,7 +74,7 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line, and do what it says."""
+    """Parse the command line and run the verb."""
     score_texts(options(words))
 
 
@@ -114,7 +114,7 @@ def read_lines(name: str) -> list[str]:
             require(path.exists(), "--file", f"{path} does not exist", "name a text file")
         try:
             text = sys.stdin.read() if name == "-" else path.read_text(encoding="utf-8")
-            text.encode()  # standard input may let other bytes pass
+            text.encode()  # standard input may contain surrogates
         except UnicodeError as error:
             raise InputError("--file", f"{shown} is not UTF-8 text", "convert it first") from error
     lines = [line for line in text.splitlines() if line]
@@ -123,12 +123,12 @@ def read_lines(name: str) -> list[str]:
 
 
 def windows_of(model: TextModel, score: Score) -> int:
-    """How many windows a text was scored in."""
+    """Number of windows in which a text was scored."""
     return max(math.ceil(score.bound.tokens / model.length), 1)
 
 
 def as_json(model: TextModel, text: str, score: Score) -> dict[str, object]:
-    """One score for machines; null is what an empty text does not have."""
+    """One score as JSON; null for what an empty text does not have."""
     bound = score.bound
     numbers = {
         "bits": score.bits,
@@ -150,7 +150,7 @@ def as_json(model: TextModel, text: str, score: Score) -> dict[str, object]:
 
 
 def table(texts: list[str], scores: list[Score], *, exact: bool) -> Table:
-    """Scores for people."""
+    """The scores as a table."""
     bits = f"bits ({'exact' if exact else 'at most'})"
     result = Table("text", bits, "bits per character", "perplexity per token")
     for text, score in zip(texts, scores, strict=True):

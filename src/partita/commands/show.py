@@ -1,4 +1,4 @@
-"""Showing text as it appears: hidden positions as blocks, what is new in colour."""
+"""Show text while it is written: hidden positions as blocks, new tokens in color."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.samplers import Step
 from partita.samplers.base import Callback
 
-FRAME_SECONDS = 0.1  # so that eyes can follow
-FRAMES = 60  # at most, so that a long text does not take long to watch
-PRINTED_FRAMES = 4  # where nothing can be animated
+FRAME_SECONDS = 0.1  # slow enough to follow
+FRAMES = 60  # the most frames, so that a long text does not take long to watch
+PRINTED_FRAMES = 4  # if the output cannot be animated
 NEW = "bold green"
 
 
 def picture(tokenizer: Tokenizer, tokens: Tensor, shown: Tensor, new: set[int]) -> list[Part]:
-    """One sequence: hidden positions as blocks, what is new in colour.
+    """One sequence: hidden positions as blocks, new tokens in color.
 
-    Neighbours of one kind are decoded together, since a character may be several tokens.
+    Neighbors of one kind are decoded together, since a character may be several tokens.
     """
     hidden = " ▒▒▒" if isinstance(tokenizer, BPETokenizer) else "▒"
     parts, run, style = list[Part](), list[int](), ""
@@ -42,7 +42,7 @@ def picture(tokenizer: Tokenizer, tokens: Tensor, shown: Tensor, new: set[int]) 
 
 @contextmanager
 def animated(console: Terminal, tokenizer: Tokenizer) -> Iterator[Callback]:
-    """A callback that shows the first sample: animated in a terminal, some frames elsewhere."""
+    """A callback that shows the first sample: animated in a terminal, else as some frames."""
     frames = FRAMES if console.animates else PRINTED_FRAMES
     new: set[int] = set()
     with Live(console=console, auto_refresh=False) as live:
@@ -75,10 +75,10 @@ def animated(console: Terminal, tokenizer: Tokenizer) -> Iterator[Callback]:
 
 
 class _Growth:
-    """A text that moves, drawn at evenly spaced steps.
+    """A text whose tokens move or change, drawn at evenly spaced steps.
 
-    Either it grows: its tokens move as others come between them, but keep their order. Or it has
-    its length, and its tokens change.
+    Either it grows: tokens are inserted between others, which keep their order. Or its length is
+    fixed, and its tokens change.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class _Growth:
     ) -> None:
         self.tokenizer, self.frames, self.draw = tokenizer, frames, draw
         self.fresh: list[bool] = []
-        """Of each token that is there, in their order, whether it came since the last frame."""
+        """For each token, in order, whether it is new since the last frame."""
         self.seen: list[int] = []
         self.waiting: list[Part] | None = None
         self.drawn = list[Part]()
 
     def show(self, step: Step) -> None:
-        """Draw the text at evenly spaced steps, and keep it otherwise: it may be the last."""
+        """Draw the text at evenly spaced steps; keep it at others, as it may be the last."""
         if step.canvas.lengths is None:
             self.waiting = self._changed(step.canvas.tokens[0])
         else:
@@ -110,7 +110,7 @@ class _Growth:
         return picture(self.tokenizer, tokens, shown, new)
 
     def _changed(self, tokens: Tensor) -> list[Part]:
-        """Whatever is a token is shown; masks are not."""
+        """The text with all tokens shown except masks."""
         ids = tokens.tolist()
         before = self.seen if self.fresh else ids
         kept = self.fresh or [False] * len(ids)
@@ -121,7 +121,7 @@ class _Growth:
         return picture(self.tokenizer, tokens, tokens < self.tokenizer.vocab_size, new)
 
     def end(self) -> None:
-        """Draw what is waiting."""
+        """Draw the last text, if it was not drawn."""
         if self.waiting is not None and self.waiting != self.drawn:
             self.draw(self.waiting)
             self.drawn, self.fresh = self.waiting, [False] * len(self.fresh)

@@ -1,7 +1,7 @@
-"""Standard output and standard error on bad days: closed, full, or with a reader who has left.
+"""Standard output and standard error that may be closed, full, or a pipe without a reader.
 
-Long work goes on without a reader: what it would have shown is dropped, and what it makes is made.
-A verb that only prints ends with its reader, as programs in a pipeline do.
+Long work goes on without a reader: its output is dropped, its files are written. A verb that only
+prints ends with its reader, as programs in a pipeline do.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-Stream = Any  # of text: a file, or what somebody put in its place
-READER_LEFT = 128 + 13  # as of a program that SIGPIPE ends; Windows lacks the name
+Stream = Any  # a text stream: a file, or what replaces it
+READER_LEFT = 128 + 13  # the exit code of a program that SIGPIPE ends; Windows lacks the name
 OUTPUT = "standard output"
 _NUMBERS = (0, 1, 2)
-# What a pipe says whose reader has left, and a terminal whose window was closed.
+# Errors of a pipe whose reader has left, and of a terminal whose window was closed.
 _LEFT = (errno.EPIPE, errno.EIO)
 
 
-# Letters that are invisible but command: control codes, and what reverses the order of others.
+# Characters that control a terminal: control codes, and those that reverse the order of others.
 _PICTURES = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)}
 _PICTURES |= {0x7F: chr(0x2421)} | dict.fromkeys(range(0x80, 0xA0), chr(0xFFFD))
 _ORDER = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _PICTURES |= {code: f"\\u{code:04x}" for code in _ORDER}
 UNSAFE = re.compile(f"[{re.escape(''.join(map(chr, _PICTURES)))}]")
-"""What a text must not hold on its way to a terminal."""
+"""Characters that must not be written to a terminal."""
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would obey: such characters as pictures, or by number."""
+    """A text with terminal control characters replaced by visible symbols or their numbers."""
     return text.translate(_PICTURES)
 
 
 class Outlet:
-    """A text stream that survives its reader: after a fault, what is written is dropped."""
+    """A text stream that survives errors: after the first one, what is written is dropped."""
 
     def __init__(self, stream: Stream, *, needed: bool) -> None:
-        """A `needed` stream tells of its fault at once; if its reader has left, by SystemExit."""
+        """A `needed` stream raises its error at once; SystemExit if its reader has left."""
         self.fault: OSError | None = None
         self._stream, self._needed = stream, needed
 
@@ -60,7 +60,7 @@ class Outlet:
             self.write(line)
 
     def flush(self) -> None:
-        """Send what is waiting."""
+        """Flush the stream."""
         if self.fault is None:
             try:
                 self._stream.flush()
@@ -68,7 +68,7 @@ class Outlet:
                 self._give_up(error)
 
     def end(self) -> None:
-        """Send what is waiting, or drop it: there is no work left that a fault could end."""
+        """Flush the stream without raising: at the end there is no work for an error to stop."""
         self._needed = False
         self.flush()
 
@@ -77,14 +77,14 @@ class Outlet:
 
     @property
     def left(self) -> bool:
-        """Whether nobody reads any more, as opposed to a disk that is full."""
+        """Whether the error is a missing reader, as opposed to, say, a full disk."""
         return self.fault is not None and self.fault.errno in _LEFT
 
     def _give_up(self, error: OSError) -> None:
         self.fault = error
         error.filename = OUTPUT
-        # What waits in the stream's buffer goes nowhere too, when the interpreter ends. (A stream
-        # without a number has no such buffer.)
+        # Redirect the descriptor, so that the stream's buffer is dropped too when the interpreter
+        # ends. (A stream without a descriptor has no such buffer.)
         with suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())
         if self._needed:
@@ -93,9 +93,9 @@ class Outlet:
 
 @contextmanager
 def outlets(*, needed: bool) -> Iterator[Outlet]:
-    """Make outlets of standard output, which is yielded, and of standard error.
+    """Wrap standard output, which is yielded, and standard error in outlets.
 
-    The output is `needed` where it is all that is wanted. Whatever is closed leads nowhere inside.
+    The output is `needed` if printing is all the verb does. Closed streams become os.devnull.
     """
     _hold_numbers()
     before = sys.stdin, sys.stdout, sys.stderr
@@ -119,7 +119,7 @@ def outlets(*, needed: bool) -> Iterator[Outlet]:
 
 @contextmanager
 def _forgiving(stream: Stream) -> Iterator[None]:
-    """What an encoding does not have is written as its number, such as \\u2592, inside."""
+    """Inside the block, characters outside the encoding are written as numbers, such as \\u2592."""
     change, before = getattr(stream, "reconfigure", None), getattr(stream, "errors", None)
     if change is None:
         yield
@@ -133,10 +133,10 @@ def _forgiving(stream: Stream) -> Iterator[None]:
 
 
 def _hold_numbers() -> None:
-    """The numbers 0, 1 and 2 lead somewhere, be it nowhere.
+    """Open the file descriptors 0, 1 and 2 if they are closed, as os.devnull.
 
-    Otherwise the next file that is opened gets one of them, and what others write to the terminal,
-    such as a warning, is written into that file.
+    Otherwise the next opened file gets one of them, and output for the terminal, such as a warning
+    of a library, is written into that file.
     """
     for number in _NUMBERS:
         try:

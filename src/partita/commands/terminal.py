@@ -1,9 +1,9 @@
-"""The one way from a verb to whoever reads: consoles, bars and JSON in which texts are texts.
+"""Output of verbs: consoles, bars and JSON that never interpret a text as markup.
 
-Names of files, prompts, labels and what models write may hold anything. Here none of it is markup,
-an emoji or a command to a terminal: on a terminal, what would move the cursor, change colors or
-reverse the order of letters is shown as a picture or by its number. Where no terminal reads, in a
-pipe or a file, texts stay as they are.
+File names, prompts, labels and samples may contain anything. Here none of it is markup, an emoji
+or a terminal command: on a terminal, characters that would move the cursor, change colors or
+reverse the order of letters are shown as symbols or numbers. In a pipe or a file, texts stay as
+they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.text import Text
 
 from partita.commands.streams import UNSAFE, printable
 
-# What a layout of lines and cells has no place for, and rich would drop without a word.
+# Characters that do not fit in a layout of lines and cells; rich would drop them silently.
 _NO_PLACE = {code: printable(chr(code)) for code in (7, 8, 11, 12, 13)}
 
 
@@ -37,33 +37,33 @@ Part = tuple[str, str]
 
 
 class Terminal(Console):
-    """A console that takes texts for texts."""
+    """A console that prints texts as they are, without markup."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, stderr=stderr)
 
     @property
     def animates(self) -> bool:
-        """Whether what is on it can be drawn anew."""
+        """Whether its output can be redrawn."""
         return self.is_terminal and not self.is_dumb_terminal
 
     def shown(self, text: str) -> str:
-        """A text as it is laid out here."""
+        """A text as it is displayed on this console."""
         return printable(text) if self.is_terminal else text.translate(_NO_PLACE)
 
     def styled(self, *parts: Part) -> Text:
-        """A text of parts that may have styles."""
+        """A text made of parts with styles."""
         return Text.assemble(*((self.shown(text), style) for text, style in parts))
 
     def write(self, *parts: Part, soft_wrap: bool = True) -> None:
-        """A text and the end of its line: the very characters, where no terminal reads them."""
+        """Print a line; in a pipe or a file, with exactly its characters."""
         if self.is_terminal:
             self.print(self.styled(*parts), soft_wrap=soft_wrap)
             return
         self.file.write("".join(text for text, _ in parts) + "\n")
         self.file.flush()
 
-    # What everything passes on its way to the terminal.
+    # Everything that is printed passes through these two.
 
     def render_str(self, text: str, **options: Any) -> Text:
         """A string, also one in a cell or a title, as a text."""
@@ -72,7 +72,7 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Pieces of text, none of which a terminal obeys but rich's own."""
+        """Segments of text, without terminal commands except rich's own."""
         for segment in super().render(renderable, options):
             if self.is_terminal and segment.control is None and UNSAFE.search(segment.text):
                 yield Segment(printable(segment.text), segment.style)
@@ -81,20 +81,20 @@ class Terminal(Console):
 
 
 def heading(text: str) -> Text:
-    """A text that stands out."""
+    """A text in bold."""
     return Text(text, style="bold")
 
 
 @contextmanager
 def telling(console: Terminal, what: str) -> Iterator[Callable[[str], None]]:
-    """A line that stays while work goes on, and what changes it; lines, where none can be redrawn.
+    """Show a status line during work; yields the function that changes it.
 
-    The first line is not worth one of its own.
+    If the console cannot redraw, each change prints a line, but `what` does not.
     """
     if not console.animates:
         yield lambda text: console.print(text, soft_wrap=True)
         return
-    # Of itself, a status reads strings as markup.
+    # By default, a status reads strings as markup.
     with console.status(Text(console.shown(what))) as status:
         yield lambda text: status.update(Text(console.shown(text)))
 
@@ -112,19 +112,19 @@ class Words(TextColumn):
 
 
 def bar(console: Terminal, before: str, after: str | None = None, **options: Any) -> Progress:
-    """A bar between words before and after it, then the time that is left."""
+    """A progress bar with words before and after it, then the remaining time."""
     columns: list[ProgressColumn] = [Words(console, before), BarColumn()]
     columns += [] if after is None else [Words(console, after)]
     return Progress(*columns, TimeRemainingColumn(), console=console, **options)
 
 
 def passing_bar(console: Terminal) -> Progress:
-    """A bar for work that takes a while, gone when the work is done."""
+    """A progress bar that disappears when the work is done."""
     return bar(console, "{task.description}", transient=True, disable=not console.animates)
 
 
 def print_json(facts: object, indent: int | None = None) -> None:
-    """Facts for machines, on one line unless indented."""
+    """Print facts as JSON, on one line unless `indent` is given."""
     readable = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     text = json.dumps(facts, ensure_ascii=not readable, indent=indent)
     if sys.stdout.isatty():

@@ -1,4 +1,4 @@
-"""`partita train`: from a text to a trained model in one command, and on again after any end."""
+"""`partita train`: from a text to a trained model; the same command resumes a stopped run."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from partita.training.runner import default_folder, train
 from partita.training.signals import Signals
 
 DESCRIPTION = """\
-Train a model on a text or a set of images, from raw files to samples. The run lives in a folder
-(runs/NAME-METHOD unless --out says otherwise) with checkpoints, metrics.jsonl, curves.png and
-samples/. The same command again resumes it: after the end of the run nothing is left to do, after
-a crash, Ctrl-C or a kill it goes on from the last checkpoint. A changed recipe is refused with a
-list of the changes; only the section `run` may change.
+Train a model on a text or a set of images, from raw files to samples. The run is saved in a folder
+(runs/NAME-METHOD, or --out) with checkpoints, metrics.jsonl, curves.png and samples/. The same
+command again resumes the run: after a crash, Ctrl-C or a kill it goes on from the last checkpoint,
+after the end of the run nothing is left to do. A changed recipe is refused with a list of the
+changes; only the section `run` may change.
 
 Every flag is a key of the recipe: `--network.width 256` is `network: {width: 256}` in YAML.
---print_config prints the whole recipe as YAML, to keep and to change."""
+--print_config prints the whole recipe as YAML, to save and edit."""
 
 PRINT = "--print_config"
 EXAMPLES = [
@@ -46,16 +46,16 @@ EXAMPLES = [
     "partita train digits --tokenizer.name pixels --network.length 64 --network.grid 8  images",
     "torchrun --nproc-per-node 8 -m partita train notes.txt --run.parallel fsdp",
 ]
-# What a model that is trained further keeps, and what is left if its method changes.
+# Sections kept by a model that is trained further; the shared ones also if its method changes.
 _SHARED = ("network", "tokenizer")
 _KEPT = ("method", *_SHARED, "sampling")
-# Arguments of a run that are no keys of the recipe, and one that has a short name.
+# Arguments of a run that are not keys of the recipe, and one that has a short name.
 NAMES = {"out": "--out", "model": "--from", "--training.start_from": "--from"}
 
 
 @dataclass(frozen=True)
 class Options(Recipe):
-    """A recipe, the text by its short name, and where the run lives."""
+    """A recipe, with short names for the text and the run's folder."""
 
     corpus: str | None = None
     out: str | None = None
@@ -74,20 +74,20 @@ def options(words: Sequence[str]) -> tuple[Recipe, Path]:
     else:
         base = recipe_of(start)
         chosen = parse(_parser(base, _KEPT), given, Options)
-        if is_conversion(chosen, base):  # which has no use for the choices of another method
+        if is_conversion(chosen, base):  # drops the options of another method
             chosen = parse(_parser(base, _SHARED), given, Options)
     require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
     recipe = Recipe(**{key: getattr(chosen, key) for key in Recipe.__dataclass_fields__})
     if chosen.corpus is not None:
         recipe = replace(recipe, data=replace(recipe.data, path=chosen.corpus))
-    if PRINT in words:  # the sections alone, so that what is printed is a recipe
+    if PRINT in words:  # only the sections, so that the output is a recipe
         print(yaml.safe_dump(recipe.to_dict(), sort_keys=False), end="")
         raise SystemExit(0)
     return recipe, default_folder(recipe) if chosen.out is None else Path(chosen.out)
 
 
 def _parser(base: Recipe | None = None, sections: Sequence[str] = ()) -> Parser:
-    """The parser of a recipe, some sections of which are as those of another unless given."""
+    """The parser of a recipe; the named sections take their defaults from `base`."""
     parser = make_parser("train", DESCRIPTION, EXAMPLES, recipe=True)
     parser.add("corpus", nargs="?", type=str, help="the text: short for --data.path")
     parser.add("--out", type=str, help="the run's folder (default: runs/NAME-METHOD)")

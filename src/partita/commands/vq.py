@@ -1,4 +1,4 @@
-"""`partita vq`: a tokenizer for images, trained on a set of them."""
+"""`partita vq`: train a tokenizer for images on a set of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from partita.training.vq import VQOptions, VQProgress, measure_vq, train_vq
 
 SHOWN = 16  # images beside their reconstructions
 PICTURE = "reconstructions.png"
-# What a tokenizer's options are called here.
+# The flags of a tokenizer's options.
 _INSIDE = {name: f"vq.{name}" for name in vars(VQOptions())}
 _INSIDE |= {name: f"vq.network.{name}" for name in vars(VQConfig())}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Training a tokenizer."""
+    """Options of `partita vq`."""
 
     images: str
     out: str
@@ -87,7 +87,7 @@ def run(words: Sequence[str]) -> None:
     shown = [some, tokenizer.decode(tokenizer.encode(some).cpu())]
     picture = out.with_name(f"{out.name}-{PICTURE}")
     grid_png(torch.cat(shown), len(some), picture)
-    # The folder comes last: where it is, nothing is missing, and the command does not begin again.
+    # The folder is written last: if it exists, all is complete and the command does not restart.
     device = choose_device(chosen.vq.device)
     save_image_tokenizer(tokenizer, out, facts | environment(device))
     console.print(

@@ -1,7 +1,7 @@
-"""A classifier of one's own for a data set: are generated images of the class they should be?
+"""An image classifier, trained on a data set to check whether generated images have their class.
 
-It is small and trained on the data set itself, so that its accuracy and its features mean nothing
-outside of it; its name, which every result carries, says which one that is.
+It is small and trained on the data set itself, so its accuracy and its features mean nothing for
+other data. Every result contains its name, which identifies the data set.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _KINDS = {"channels": int, "classes": list, "size": list, "width": int, "dimensi
 
 @dataclass(frozen=True)
 class ClassifierOptions(StepOptions):
-    """How a classifier is made."""
+    """Options of training a classifier."""
 
     learning_rate: float = 3e-3
     weight_decay: float = 0.01
     width: int = 16
     """Channels at full resolution."""
     dimension: int = 64
-    """Features: the size of the layer before the logits."""
+    """Number of features: the size of the layer before the logits."""
     shift: int = 1
-    """Images are moved by up to so many pixels in training."""
+    """In training, images are shifted by up to this many pixels."""
     smoothing: float = 0.1
-    """Share of the target that is spread over all classes."""
+    """Label smoothing: the probability that is spread over all classes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +57,7 @@ class ClassifierOptions(StepOptions):
 
 @dataclass(frozen=True)
 class ClassifierProgress:
-    """What a callback sees: the newest step, on its own batch."""
+    """Progress for a callback: the newest step, measured on its own batch."""
 
     step: int
     loss: float
@@ -65,7 +65,7 @@ class ClassifierProgress:
 
 
 class ImageClassifier(FeatureNetwork):
-    """A trained classifier, which is also a network of features (see `frechet`)."""
+    """A trained classifier, which is also a feature network (see `frechet`)."""
 
     def __init__(self, network: ClassifierNetwork, classes: tuple[str, ...], data: str) -> None:
         """`data` is the name of what it was trained on."""
@@ -91,7 +91,7 @@ class ImageClassifier(FeatureNetwork):
         return self._run(self.network.features, images)
 
     def logits(self, images: Images | Pixels) -> Float[Tensor, "N K"]:
-        """Unnormalised log-probabilities of the classes."""
+        """Unnormalized log-probabilities of the classes."""
         return self._run(self.network, images)
 
     def predict(self, images: Images | Pixels) -> Int64[Tensor, "N"]:
@@ -99,7 +99,7 @@ class ImageClassifier(FeatureNetwork):
         return self.logits(images).argmax(1)
 
     def accuracy(self, images: Images | Pixels, labels: Int64[Tensor, "N"] | None = None) -> float:
-        """Share of images that are taken for what their labels say; `Images` have labels."""
+        """Fraction of images that are classified as their labels; `Images` have labels."""
         if labels is None:
             if not isinstance(images, Images):
                 raise InputError("labels", "are missing", "pixels have none of their own")
@@ -120,7 +120,7 @@ class ImageClassifier(FeatureNetwork):
     # Files ---------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, provenance: dict[str, Any] | None = None) -> None:
-        """Write a folder that `load` understands, complete or not at all."""
+        """Write a folder that `load` reads; it is written atomically."""
         network = self.network
         shape = {
             "channels": network.channels,
@@ -137,7 +137,7 @@ class ImageClassifier(FeatureNetwork):
 
     @staticmethod
     def load(folder: str | Path) -> ImageClassifier:
-        """A classifier on the CPU. Every file is checked first; nothing in them is ever run."""
+        """Load a classifier to the CPU. Every file is checked first; nothing in it is executed."""
         folder = Path(folder)
         format.verify(folder, format.IMAGE_CLASSIFIER, _REQUIRED)
         place = folder / format.CONFIG
@@ -159,7 +159,7 @@ class ImageClassifier(FeatureNetwork):
 
 
 def _described(shape: Mapping[str, Any]) -> tuple[ClassifierNetwork, tuple[str, ...]]:
-    """A network in shape alone, from what a file says of it."""
+    """The untrained network and the class names that a file describes."""
     for name, kind in _KINDS.items():
         require(fits(shape.get(name), kind), name, f"is no {kind.__name__}")
     classes, size = tuple(map(str, shape["classes"])), stored_size(shape["size"])
@@ -209,7 +209,7 @@ def train_classifier(
     options: ClassifierOptions | None = None,
     callback: Callable[[ClassifierProgress], None] | None = None,
 ) -> ImageClassifier:
-    """A classifier of images like these; `data` is what they are called.
+    """Train a classifier on images; `data` is the name of their set.
 
     On a CPU the same seed gives the same one.
     """

@@ -1,8 +1,8 @@
-"""Blanks whose answer is known: does a model fill them in, and what does the answer cost it?
+"""Blanks whose answer is known: whether a model fills them in, and its nats for the answer.
 
 An autoregressive model reads what stands before a blank, and its nats are exact. A masked model
 reads both sides. With the context c always visible, its predictions are those of a masked model
-over the n positions x of the blank alone, so all that holds for whole sequences holds here. Let
+over the n positions x of the blank alone, so the bounds for whole sequences hold here too. Let
 positions be revealed one at a time in an order drawn uniformly: p(x | c) is the mean over orders
 of the product of the predictions, and by Jensen's inequality
 
@@ -14,9 +14,9 @@ its positions is the next one with probability 1 / k. Sorted by H, the right-han
     sum over non-empty H of  1 / (k C(n, k))  sum over l in H of -log p(x_l | what is not in H, c)
 
 which is the mean of the corruption "subset" (k uniform on 1..n, weight n / k) over these n
-positions: it is drawn so for long blanks, and summed as it stands, without error, for short ones.
-It is an equality where the predictions are the conditionals of one law, for then every order gives
-the same product. A model that is told the time has the bound of its own corruption, over
+positions: it is sampled for long blanks, and summed exactly for short ones. The bound is an
+equality if the predictions are the conditionals of one distribution, for then every order gives
+the same product. For a model conditioned on the time, the bound is that of its own corruption, over
 the same positions.
 """
 
@@ -55,7 +55,7 @@ class Blank:
 
     @property
     def size(self) -> int:
-        """How many tokens are hidden."""
+        """Number of hidden tokens."""
         return self.stop - self.start
 
     @property
@@ -64,18 +64,18 @@ class Blank:
         return self.ids[self.start : self.stop]
 
     def without_right(self) -> Blank:
-        """The same for who cannot see what follows."""
+        """The same blank without the text after it, for autoregressive models."""
         return replace(self, ids=self.ids[: self.stop])
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model made of some blanks."""
+    """A model's results on some blanks."""
 
     right: Bool[Tensor, "N"]
-    """Whether the most probable tokens are those of the answer, all of them."""
+    """Whether the tokens filled in are exactly those of the answer."""
     nats: Float64[Tensor, "replicates N"]
-    """-log p of each answer, or draws of its bound; alike in all replicates where nothing is."""
+    """-log p of each answer, or draws of its bound; equal in all replicates if it is exact."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class Mean:
 
     value: float
     error: float
-    """Over questions, had others been asked; what the draws add is in it."""
+    """From the choice of questions; it includes the error of the draws."""
     draws_error: float
-    """Of the draws of a bound alone; 0 for an exact value."""
+    """From the draws of a bound alone; 0 for an exact value."""
 
     @staticmethod
     def of(values: Float64[Tensor, "replicates N"]) -> Mean:
-        """Of one number for each replicate and question; an exact one has a single replicate."""
+        """The mean of values for each replicate and question; exact ones have one replicate."""
         each = values.mean(0)
         return Mean(float(each.mean()), standard_error(each), standard_error(values.mean(1)))
 
@@ -108,12 +108,12 @@ def answered(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Answers:
-    """Fill the blanks in greedily (unless nobody asks to), and measure their answers.
+    """Fill the blanks in greedily (optional), and measure the nats of their answers.
 
-    A masked model reveals one token at a time, the surest first; an autoregressive one is right if
-    each token of the answer is the most probable after those before it. Texts of the same length
-    share a batch, so none is padded; a blank's draws do not depend on its batch. `progress` is told
-    how many more blanks have been dealt with, once for each if they are only measured, else twice.
+    A masked model reveals one token at a time, the most certain first; an autoregressive one is
+    right if each token of the answer is the most probable after those before it. Texts of the same
+    length share a batch, so none is padded; a blank's draws do not depend on its batch. `progress`
+    is called with the number of blanks just processed: each counts twice if it is also filled in.
     """
     require_answering(method)
     require_int(batch_size, "batch_size")
@@ -134,7 +134,7 @@ def answered(
 
 
 def require_answering(method: object) -> None:
-    """Refuse models that cannot be asked for a given part of a text."""
+    """Refuse models that cannot predict a given part of a text."""
     if not isinstance(method, AR | MaskedMethod):
         kind = type(method).__name__
         problem = f"{kind} predicts no tokens at given places with the rest in view"
@@ -161,7 +161,7 @@ def _batches(
     *,
     same_size: bool = False,
 ) -> Iterator[_Batch]:
-    """Some of the blanks by the length of their texts (and their own size), so many at a time."""
+    """Batches of blanks with texts of one length (and, if `same_size`, blanks of one size)."""
     groups: dict[tuple[int, int], list[int]] = {}
     for number in range(len(blanks)) if numbers is None else numbers:
         blank = blanks[number]
@@ -175,8 +175,8 @@ def _batch(blanks: Sequence[Blank], numbers: list[int], device: torch.device) ->
     chosen = [blanks[number] for number in numbers]
     tokens = torch.tensor([blank.ids for blank in chosen], dtype=torch.int64)
     starts, stops = (torch.tensor([getattr(b, end) for b in chosen]) for end in ("start", "stop"))
-    places = torch.arange(tokens.shape[1])
-    hidden = (places >= starts[:, None]) & (places < stops[:, None])
+    positions = torch.arange(tokens.shape[1])
+    hidden = (positions >= starts[:, None]) & (positions < stops[:, None])
     return _Batch(torch.tensor(numbers), tokens.to(device), hidden.to(device))
 
 
@@ -188,12 +188,12 @@ def _causal(method: AR, blanks: Sequence[Blank], size: int, advance: Progress) -
     right = torch.zeros(len(blanks), dtype=torch.bool)
     nats = torch.zeros(1, len(blanks), dtype=torch.float64)
     for batch in _batches([blank.without_right() for blank in blanks], size, method):
-        places = Queries(*batch.hidden.nonzero(as_tuple=True))
-        logits = method.network(method.shifted(batch.tokens), queries=places)
+        queries = Queries(*batch.hidden.nonzero(as_tuple=True))
+        logits = method.network(method.shifted(batch.tokens), queries=queries)
         log_probs, target = method.log_probabilities(logits), batch.tokens[batch.hidden]
         costs = -log_probs.double().gather(-1, target[:, None])[:, 0]
-        total = costs.new_zeros(len(batch.numbers)).index_add(0, places.rows, costs)
-        wrong = places.rows[log_probs.argmax(-1) != target]
+        total = costs.new_zeros(len(batch.numbers)).index_add(0, queries.rows, costs)
+        wrong = queries.rows[log_probs.argmax(-1) != target]
         nats[0, batch.numbers] = total.cpu()
         right[batch.numbers] = (
             torch.ones_like(total, dtype=torch.bool).index_fill(0, wrong, 0).cpu()
@@ -206,7 +206,7 @@ def _causal(method: AR, blanks: Sequence[Blank], size: int, advance: Progress) -
 
 
 def _filled(method: MaskedMethod, batch: _Batch) -> Bool[Tensor, "B"]:
-    """Whether the surest token first, one at a time, gives the answers."""
+    """Whether revealing one token at a time, the most certain first, gives the answers."""
     tokens = sample(
         method,
         prompt=Prompt(batch.tokens, ~batch.hidden),
@@ -226,7 +226,7 @@ def _bounds(
     seed: int,
     advance: Progress,
 ) -> Float64[Tensor, "replicates N"]:
-    """Bounds: summed over all hidden sets where those are few, drawn elsewhere."""
+    """Bounds: summed over all hidden sets if those are few, else sampled."""
     nats = torch.zeros(replicates, len(blanks), dtype=torch.float64)
     short = [not method.timed and blank.size <= ENUMERATED for blank in blanks]
     few = [number for number, is_short in enumerate(short) if is_short]
@@ -244,14 +244,14 @@ def _bounds(
 
 def _enumerated(method: MaskedMethod, batch: _Batch) -> Float64[Tensor, "B"]:
     """The sum over all non-empty sets of hidden positions, for blanks of one size."""
-    rows, places = batch.hidden.nonzero(as_tuple=True)
+    rows, positions = batch.hidden.nonzero(as_tuple=True)
     size = len(rows) // len(batch.numbers)
     total = torch.zeros(len(batch.numbers), dtype=torch.float64, device=rows.device)
     for hidden in range(1, 2**size):
         member = (hidden >> torch.arange(size, device=rows.device)) & 1
         chosen = member.bool().repeat(len(batch.numbers))
         masked = torch.zeros_like(batch.hidden)
-        masked[rows[chosen], places[chosen]] = True
+        masked[rows[chosen], positions[chosen]] = True
         count = int(member.sum())
         weight = torch.full(masked.shape, 1 / (count * math.comb(size, count)), device=rows.device)
         total += _weighed(method, batch, Corrupted(masked, weight, None))
@@ -261,7 +261,7 @@ def _enumerated(method: MaskedMethod, batch: _Batch) -> Float64[Tensor, "B"]:
 def _drawn(
     method: MaskedMethod, batch: _Batch, noise: Noise, step: int, count: int
 ) -> Float64[Tensor, "B"]:
-    """One draw of the bound; times or sizes are spread evenly over all `count` blanks."""
+    """One draw of the bound; times or set sizes are spread evenly over all `count` blanks."""
     corruption = method.bound_corruption if method.timed else Subset()
     drawn = corruption.draw(batch.hidden, noise, step, count)
     ends = method.bound_ends(corruption) * batch.hidden.sum(-1)

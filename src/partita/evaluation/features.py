@@ -1,4 +1,4 @@
-"""Networks whose features images are compared by."""
+"""Feature networks, by whose features sets of images are compared."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from partita.data.images.base import Images
 
 
 class FeatureNetwork(ABC):
-    """What turns images into vectors."""
+    """A network that turns images into feature vectors."""
 
     if TYPE_CHECKING:
 
         @property
         def name(self) -> str:
-            """What a result calls it; two networks with the same name give the same features."""
+            """Its name in results; two networks with the same name give the same features."""
 
         @property
         def dimension(self) -> int:
-            """Numbers in a vector."""
+            """Number of features of an image."""
 
     @abstractmethod
     def features(self, images: Images | Pixels) -> Float[Tensor, "N D"]:
-        """Vectors of images, which are bytes."""
+        """Feature vectors of images, whose pixels are bytes."""

@@ -1,17 +1,17 @@
 """Fréchet distances between sets of images, through the features of a network.
 
-Two sets of features are compared as if each were Gaussian. The distance of N(m, A) and N(n, B) is
+Two sets of features are compared as if each were Gaussian. The distance between N(m, A), N(n, B) is
 
     |m - n|^2 + tr A + tr B - 2 tr (A^1/2 B A^1/2)^1/2
 
-(squared, as is usual). Three things to know before a number is believed:
+(squared, as is usual). Three things to know before using a number:
 
-- It depends on the network: only distances by the same one can be compared, so that every result
-  names it. "FID" means one network alone, the Inception of 2015 (`inception`).
-- It is biased: from finite sets it comes out too large, even for two halves of the same data, by
-  an amount that falls about as 1 / count and that differs between models. Compare at equal counts,
-  and give beside it the distance between two sets of real images of the same sizes.
-- With fewer images than features the covariances have no full rank, and the bias is large.
+- It depends on the network: only distances by the same network can be compared, so every result
+  names it. "FID" means one network only, the Inception of 2015 (`inception`).
+- It is biased: on finite sets it is too large, even for two halves of the same data, by an amount
+  that falls about as 1 / count and that differs between models. Compare at equal counts, and report
+  beside it the distance between two sets of real images of the same sizes.
+- With fewer images than features the covariances do not have full rank, and the bias is large.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def classifier(path: str | Path) -> FeatureNetwork:
 
 @FEATURE_NETWORKS.register("inception")
 def inception(path: str | Path | None = None, device: str = "auto") -> FeatureNetwork:
-    """The Inception of FID, if the package torch-fidelity and its weights are there."""
+    """The Inception network of FID; it needs the package torch-fidelity and its weights."""
     return Inception(path, device)
 
 
 def feature_network(name: str, **options: str | Path | None) -> FeatureNetwork:
-    """A network of features by name."""
+    """The feature network with this name."""
     entry = FEATURE_NETWORKS[name]
     check_options("features", name, entry, options)
     return entry(**options)
@@ -76,22 +76,22 @@ class Moments:
 
 @dataclass(frozen=True)
 class FrechetDistance:
-    """A distance, and what it depends on."""
+    """A distance, with what it depends on."""
 
     distance: float
     features: str
-    """The network."""
+    """Name of the feature network."""
     dimension: int
-    """Features of an image."""
+    """Number of features of an image."""
     counts: tuple[int, int]
-    """Images in the two sets."""
+    """Number of images in each set."""
 
     def __str__(self) -> str:
         first, second = self.counts
         return f"{self.distance:.4g} ({self.features}; {first} and {second} images)"
 
     def to_json(self) -> str:
-        """Everything, for a file of results."""
+        """All fields as JSON, for a file of results."""
         return json.dumps(asdict(self))
 
 
@@ -99,8 +99,8 @@ def frechet(first: Moments, second: Moments) -> float:
     """The squared Fréchet distance of two Gaussians.
 
     With the symmetric roots P = A^1/2 and Q = B^1/2 the last trace is the sum of the singular
-    values of P Q: the square of P Q (P Q)^T is never taken a root of, which would lose half of the
-    digits where the covariances are nearly singular.
+    values of P Q. This avoids the root of P Q (P Q)^T, which would lose half of the digits if the
+    covariances are nearly singular.
     """
     sizes = len(first.mean), len(second.mean)
     require(sizes[0] == sizes[1], "features", f"have {sizes[0]} and {sizes[1]} numbers")
@@ -121,7 +121,7 @@ def symmetric_root(matrix: Float64[Tensor, "D D"]) -> Float64[Tensor, "D D"]:
 def frechet_distance(
     network: FeatureNetwork, first: Images | Pixels, second: Images | Pixels
 ) -> FrechetDistance:
-    """How far two sets of images are apart for a network."""
+    """The Fréchet distance between two sets of images, by the features of a network."""
     moments = [Moments.of(network.features(images)) for images in (first, second)]
     counts = moments[0].count, moments[1].count
     return FrechetDistance(frechet(*moments), network.name, network.dimension, counts)

@@ -1,4 +1,4 @@
-"""Quality of generated images: are they of their class, and are they like the data's?"""
+"""Quality of generated images: accuracy of their classes, and distance to the data."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ BATCH = 100  # images drawn at a time
 
 @dataclass(frozen=True)
 class ImageQuality:
-    """What a classifier, trained on the data set itself, says of generated images."""
+    """The quality of generated images, by a classifier trained on the data set itself."""
 
     count: int
     accuracy: float | None
-    """Share of the images that are taken for their label; none if they have no label."""
+    """Fraction of images that are classified as their label; None without labels."""
     classifier: str
     classifier_accuracy: float
-    """The same of held-out images of the data."""
+    """The same for held-out images of the data."""
     frechet: float
     """Fréchet distance to the held-out images, by the classifier's features."""
     frechet_data: float
-    """The same of as many images that the model was trained on: what chance leaves."""
+    """The same for as many training images: the distance that remains by chance."""
     images_per_second: float
 
 
 def find_classifier(
     folder: str | None, train: Images, data: str, progress: Callable[[str], None]
 ) -> ImageClassifier:
-    """The classifier of a folder; one that is not there is trained, and kept there."""
+    """The classifier in a folder; if there is none, train one and save it there."""
     if folder is not None and checkpoints.is_model(Path(folder)):
         return ImageClassifier.load(folder)
     progress("training a classifier")
@@ -60,14 +60,14 @@ def image_quality(
     progress: Callable[[int], None],
     **options: Any,
 ) -> ImageQuality:
-    """Draw images, as many of each class as of any other, and look at them."""
+    """Draw images, equally many of each class, and measure their quality."""
     labels = _labels(model, count)
     drawn: list[Tensor] = []
     began = time.monotonic()
     for first in range(0, count, BATCH):
         few = min(BATCH, count - first)
-        told = None if labels is None else labels[first : first + few]
-        drawn.append(model.sample(few, label=told, first=first, **options))
+        label = None if labels is None else labels[first : first + few]
+        drawn.append(model.sample(few, label=label, first=first, **options))
         progress(first + few)
     seconds, pixels = time.monotonic() - began, torch.cat(drawn)
     some = train.select(torch.randperm(len(train), generator=_fixed())[:count])
@@ -94,9 +94,9 @@ def _fixed() -> torch.Generator:
 def independent_bits(
     train: Int64[Tensor, "N L"], test: Int64[Tensor, "M L"], vocabulary: int
 ) -> float:
-    """Bits per token of test images under the frequencies that each place has in training images.
+    """Bits per token of test images under the token frequencies of each position in training.
 
-    Every token has been seen once more than it was.
+    Counts are smoothed by adding 1.
     """
     counts = torch.ones(train.shape[1], vocabulary, dtype=torch.float64)
     counts.scatter_add_(1, train.T, torch.ones_like(train.T, dtype=torch.float64))

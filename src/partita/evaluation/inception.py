@@ -1,7 +1,7 @@
-"""The Inception network of FID, from the package torch-fidelity, if it and its weights are there.
+"""The Inception network of FID, from the package torch-fidelity.
 
-(torchmetrics takes its Inception from the same package.) Nothing is fetched: the weights are a
-file that the caller has.
+(torchmetrics takes its Inception from the same package.) Nothing is downloaded: the caller provides
+the file of weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LAYER = "2048"
 
 
 class Inception(FeatureNetwork):
-    """2048 features of the Inception of 2015, for images of any size in grey or colours."""
+    """2048 features of the Inception of 2015, for images of any size, gray or color."""
 
     name = "inception (torch-fidelity)"
     dimension = 2048
@@ -38,7 +38,7 @@ class Inception(FeatureNetwork):
         require(place.is_file(), "path", f"{place} is not there", remedy)
         try:
             network = module.FeatureExtractorInceptionV3("inception", [_LAYER], str(place))
-        except Exception as error:  # a file of something else raises nearly anything
+        except Exception as error:  # another kind of file may raise nearly anything
             why = " ".join(str(error).split())
             raise InputError("path", f"{place} holds no Inception: {why:.200}") from error
         self.network = network.eval().to(self.device)

@@ -1,4 +1,4 @@
-"""Models as verbs load and use them: which one it is, whether it may judge, what it writes."""
+"""Loading models with their identity, writing texts in batches, and scoring them with a judge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(
     advance: Callable[[int], object] = lambda _: None,
     batch: int = BATCH,
 ) -> list[str]:
-    """So many texts, some at a time: `write` is told how many, and the number of the first."""
+    """`total` texts in batches: `write` is called with how many, and the index of the first."""
     texts: list[str] = []
     for first in range(0, total, batch):
         count = min(batch, total - first)
@@ -44,7 +44,7 @@ def written(
 
 
 def load_any(name: str, device: str) -> tuple[TrainedModel, dict[str, str]]:
-    """A model, and which one it is."""
+    """A model and its identity."""
 
     def read(folder: Path) -> tuple[TrainedModel, dict[str, str]]:
         checksum = format.verify(folder)[format.WEIGHTS]
@@ -54,13 +54,13 @@ def load_any(name: str, device: str) -> tuple[TrainedModel, dict[str, str]]:
 
 
 def load_identified(name: str, device: str) -> Identified:
-    """A model of text, and which one it is."""
+    """A model of text and its identity."""
     model, identity = load_any(name, device)
     return as_text(model, name), identity
 
 
 def load_judge(name: str, device: str) -> Identified:
-    """An autoregressive model, and which one it is."""
+    """An autoregressive model and its identity."""
     with naming({"model": "--judge"}):
         model, identity = load_identified(name, device)
     require(
@@ -73,7 +73,7 @@ def load_judge(name: str, device: str) -> Identified:
 
 
 def judged(model: TextModel, identity: dict[str, str], texts: list[str]) -> dict[str, Any]:
-    """What an autoregressive model says of some texts."""
+    """The scores of some texts under an autoregressive model."""
     with torch.no_grad(), naming({"text": "--judge", "texts": "--judge"}):
         verdict = judge(model.method, model.tokenizer, texts)  # type: ignore[arg-type]
     return identity | {
@@ -93,7 +93,7 @@ def described(
     *,
     cut_ends: bool,
 ) -> dict[str, Any]:
-    """What can be said of texts that a model wrote: variety, known words, a judge's verdict."""
+    """Metrics of generated texts: variety, known words, scores under a judge."""
     ids = [tokenizer.encode(text) for text in texts]
     results: dict[str, Any] = {
         "count": len(texts),

@@ -1,7 +1,7 @@
-"""Quality of generated texts: how varied they are, whether they are words, what a judge says.
+"""Quality of generated texts: their variety, the share of known words, perplexity under a judge.
 
-No number stands alone. A low perplexity under a judge is cheap (repeat a common word for ever), so
-it is published beside an entropy, which such a text does not have.
+No number suffices alone. A low perplexity under a judge is easy to get (repeat a common word), so
+it is published beside an entropy, which is low for such a text.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _RUN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 def unigram_entropy(sequences: Sequence[Sequence[int]]) -> float:
     """Mean over sequences of the entropy of a sequence's own token frequencies, in bits.
 
-    From 0 (every sequence repeats one token) to log2 of the length (no token comes twice). The
-    measure published beside generative perplexity, there often in nats: multiply by ln 2.
+    From 0 (every sequence repeats one token) to log2 of the length (no token occurs twice). It is
+    published beside generative perplexity, often in nats: multiply by ln 2.
     """
     require(len(sequences) > 0, "sequences", "is empty")
     counts = (Counter(sequence).values() for sequence in sequences)
@@ -73,12 +73,12 @@ def words_of(text: str) -> Iterator[str]:
         run = run.replace("’", "'")
         if run.replace("'", "").isalpha():
             yield run.lower()
-        else:  # the expression takes ½ and ² for letters
+        else:  # the expression counts ½ and ² as letters
             yield from words_of("".join(c if c.isalpha() or c == "'" else " " for c in run))
 
 
 def _open_end(text: str) -> int:
-    """Where the word begins that may go on after the end of a text."""
+    """The start of the word that may continue after the end of a text."""
     cut = len(text)
     while cut > 0 and (text[cut - 1].isalpha() or text[cut - 1] in "'’"):
         cut -= 1
@@ -86,12 +86,12 @@ def _open_end(text: str) -> int:
 
 
 def _without_ends(text: str) -> str:
-    """A text without the words that its two ends may have cut."""
+    """A text without the words at its two ends, which may be cut."""
     return text[len(text) - _open_end(text[::-1]) : _open_end(text)]
 
 
 def _uncut(pieces: Iterable[Piece]) -> Iterator[str]:
-    """The text of pieces, cut elsewhere: never inside a word."""
+    """The same text in other pieces, which are never cut inside a word."""
     carry = ""
     for piece in pieces:
         text = carry + piece.text
@@ -130,10 +130,10 @@ class WordList:
 def share_of_known_words(
     texts: Iterable[str], words: Container[str], *, cut_ends: bool = True
 ) -> float:
-    """Share of all words of some texts that a word list holds: from 0 to 1, and 0 without words.
+    """Fraction of the words of some texts that are in a word list; 0 if there are no words.
 
-    With `cut_ends` the texts are windows that may begin and end inside a word: what touches either
-    end is left out.
+    With `cut_ends` the texts are windows that may begin and end inside a word: words that touch
+    either end are left out.
     """
     whole = map(_without_ends, texts) if cut_ends else texts
     known = [word in words for text in whole for word in words_of(text)]
@@ -145,10 +145,10 @@ def share_of_known_words(
 
 @dataclass(frozen=True)
 class Judgement(Estimate):
-    """What an autoregressive model makes of some texts. Lower is more probable.
+    """Scores of some texts under an autoregressive model. Lower is more probable.
 
-    The errors are standard errors over texts, of a ratio of two sums by the delta method; not a
-    number for a single text. Only judges with the same tokens have comparable perplexities.
+    The errors are standard errors over texts, of a ratio of two sums by the delta method; they are
+    NaN for a single text. Only judges with the same tokens have comparable perplexities.
     """
 
     bits_per_character: float
@@ -170,7 +170,7 @@ def judge(
     """The exact negative log-likelihood of texts under an autoregressive model and its tokenizer.
 
     A text that is longer than the model's length is scored in consecutive windows. Every window
-    begins with the start token: its first tokens are judged without what stands before it.
+    begins with the start token: its tokens are scored without what stands before the window.
     """
     require_int(batch_size, "batch_size")
     require(not isinstance(texts, str), "texts", "is a single text", "give a list of texts")
@@ -195,7 +195,7 @@ def judge(
 def _batches(
     encoded: list[list[int]], model: AR, size: int
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Windows of similar length, filled up: whose they are, tokens, which of them are real."""
+    """Padded batches of windows of similar length: text indices, tokens, and which are tokens."""
     device = next(model.parameters()).device
     windows = [
         (owner, ids[start : start + model.length])
@@ -208,7 +208,7 @@ def _batches(
         longest = len(rows[-1])
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
         is_token = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
-        check_ids(ids[is_token], model, "texts")  # here, since on a GPU the model does not look
+        check_ids(ids[is_token], model, "texts")  # here, since on a GPU the model does not check
         yield list(owners), ids.to(device), is_token.to(device)
 
 

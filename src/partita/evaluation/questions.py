@@ -1,6 +1,6 @@
-"""Questions that a text answers itself: last words, choices between endings, words inside a text.
+"""Questions with known answers: last words, choices between endings, words inside a text.
 
-Where words begin with their spaces (bpe), a blank takes the space before it along.
+If the tokenizer joins words with the space before them (bpe), a blank includes that space.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from partita.evaluation.cloze import Blank
 from partita.files.reading import reading
 from partita.randomness import permuted
 
-# A word of letters alone: a space before it, and after it a space or a mark.
+# A word of letters only, with a space before it and a space or a punctuation mark after it.
 _WORD = re.compile(r"(?<=\S )[^\W\d_]+(?=[\s.,;:!?)])")
-_REACH = (
-    4  # characters that a token is guessed to have; more are looked at where that is not enough
-)
+_REACH = 4  # assumed characters per token; if that is too few, more text is encoded
 
 
 @dataclass(frozen=True)
 class Questions:
-    """Blanks, how many of their texts were cut at the left to fit, and how many fit in no way."""
+    """Blanks, how many of their texts were cut at the left, and how many could not be made fit."""
 
     blanks: list[Blank]
     cut: int
@@ -50,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """Questions with choices, how many texts were cut at the left, how many questions left out."""
+    """Multiple-choice questions, how many texts were cut at the left, how many left out."""
 
     questions: list[Choice]
     cut: int
@@ -65,7 +63,7 @@ class Choices:
 def last_words(
     corpus: Corpus, tokenizer: Tokenizer, length: int, count: int | None = None
 ) -> Questions:
-    """The last word of each line (at most `count`), what stands before it in view."""
+    """Blanks for the last word of each line (at most `count`), after the rest of the line."""
     blanks: list[Blank] = []
     lines = whole_documents(replace(corpus, documents="line"), "")
     for number, (line, _) in enumerate(itertools.islice(lines, count), 1):
@@ -83,7 +81,7 @@ def last_words(
 def choices(path: Path, tokenizer: Tokenizer, length: int, count: int | None = None) -> Choices:
     """The questions of a JSONL file, at most `count`: a context, endings, and which is right.
 
-    A space comes between context and ending where neither brings one.
+    A space is put between context and ending if neither has one.
     """
     with reading(path):
         require(path.exists(), "path", f"{path} does not exist", "check the name")
@@ -110,16 +108,16 @@ def choices(path: Path, tokenizer: Tokenizer, length: int, count: int | None = N
 def words_inside(
     corpus: Corpus, tokenizer: Tokenizer, length: int, count: int, seed: int = 0
 ) -> Questions:
-    """Words of letters in the middle of windows of `length` tokens, drawn from a text at random.
+    """Blanks for random words of a text, each in the middle of a window of `length` tokens.
 
-    Which words are drawn depends on the text, the tokenizer, the length and the seed alone.
+    Which words are drawn depends only on the text, the tokenizer, the length and the seed.
     """
     documents = whole_documents(corpus, SEPARATORS[corpus.documents])
     text = "".join(document for document, _ in documents)
     words = [found.span() for found in _WORD.finditer(text)]
     blanks: list[Blank] = []
-    for place in _in_random_order(len(words), seed):
-        window = _window(tokenizer, text, *words[place], length)
+    for index in _in_random_order(len(words), seed):
+        window = _window(tokenizer, text, *words[index], length)
         if window is not None:
             blanks.append(window)
         if len(blanks) == count:
@@ -132,14 +130,14 @@ def words_inside(
 
 
 def _in_random_order(size: int, seed: int) -> Iterator[int]:
-    """0..size-1, each once; a part of them is made at a time, since few may be wanted."""
+    """0..size-1 in random order, computed in parts, since only a few may be used."""
     for first in range(0, size, 1024):
         some = torch.arange(first, min(size, first + 1024))
         yield from permuted(some, size, seed, torch.zeros_like(some)).tolist()
 
 
 def _window(tokenizer: Tokenizer, text: str, start: int, stop: int, length: int) -> Blank | None:
-    """A word in the middle of a window; None where the text ends too near."""
+    """A blank in the middle of a window; None if an end of the text is too near."""
     start -= 1 - len(before_blank(tokenizer, " "))
     answer = tokenizer.encode(text[start:stop])
     left = (length - len(answer)) // 2
@@ -154,9 +152,9 @@ def _window(tokenizer: Tokenizer, text: str, start: int, stop: int, length: int)
 
 
 def _enough(tokenizer: Tokenizer, part: Callable[[int], str], wanted: int) -> list[int]:
-    """More tokens than are wanted of a part of a text, which has so many characters at most.
+    """More than `wanted` tokens of a part of a text, if it has them; `part(n)` has n characters.
 
-    One more, since the first or last one may be another where the text is cut.
+    One more, since the first or last token may differ at a cut.
     """
     reach = _REACH * wanted + 64
     while True:
@@ -175,14 +173,14 @@ def _blank(tokenizer: Tokenizer, before: str, answer: str) -> Blank:
 
 
 def _require_some(questions: Sequence[object], what: str, left_out: int = 0) -> None:
-    """Refuse a file with too little in it for a standard error."""
+    """Refuse a file with too few questions for a standard error."""
     found = f"holds {len(questions)} {what}{'s' if len(questions) != 1 else ''}"
     found += f" that the model is long enough for ({left_out} it is not)" if left_out else ""
     require(len(questions) >= 2, "file", f"{found}, and a standard error needs two")
 
 
 def _cut(blanks: list[Blank], length: int) -> Questions:
-    """The last `length` tokens of texts that end in their blanks."""
+    """Blanks at the ends of texts, with texts cut at the left to `length` tokens."""
     kept = [
         Blank(blank.ids[-length:], max(0, blank.start - over), blank.stop - over)
         for blank in blanks
@@ -192,7 +190,7 @@ def _cut(blanks: list[Blank], length: int) -> Questions:
 
 
 def _checked(row: Any, place: str) -> tuple[str, list[str], int]:  # noqa: ANN401 - any JSON
-    """Context, choices and answer of a row; anything may be in it."""
+    """Context, choices and answer of a row, after checking all of it."""
     keys = ("context", "choices", "answer")
     wanted = 'write {"context": "...", "choices": ["...", "..."], "answer": 0}'
     if not isinstance(row, dict) or any(key not in row for key in keys):

@@ -1,4 +1,4 @@
-"""What answers say, as numbers for tables and JSON."""
+"""Results of answered questions, as numbers for tables and JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BITS = 1 / math.log(2)
 
 
 def share_right(right: Bool[Tensor, "N"], name: str = "accuracy") -> dict[str, float]:
-    """The share of right answers, and its standard error over questions."""
+    """The fraction of right answers, and its standard error over questions."""
     mean = Mean.of(right.double()[None])
     return {name: mean.value, f"{name}_error": mean.error}
 
 
 def blank_results(answers: Answers, blanks: Sequence[Blank]) -> dict[str, Any]:
-    """Of blanks that were filled in: how many were right, and the bits of the true answers."""
+    """Results of blanks: the fraction filled in correctly, and the bits of the true answers."""
     bits, tokens = Mean.of(answers.nats * _BITS), sum(blank.size for blank in blanks)
     return {
         "count": len(blanks),
@@ -37,7 +37,7 @@ def blank_results(answers: Answers, blanks: Sequence[Blank]) -> dict[str, Any]:
 
 
 def choice_results(answers: Answers, asked: Choices) -> dict[str, Any]:
-    """Of choices: how often the true ending has the fewest bits, per token and altogether."""
+    """Results of choices: how often the true ending has the fewest bits, per token and in total."""
     questions = asked.questions
     sizes = [len(question.endings) for question in questions]
     tokens = torch.tensor([ending.size for ending in asked.blanks])
@@ -47,17 +47,17 @@ def choice_results(answers: Answers, asked: Choices) -> dict[str, Any]:
         torch.stack([part.argmin() for part in torch.split(measure, sizes)])
         for measure in (nats / tokens, nats)
     )
-    place = torch.tensor([0, *sizes[:-1]]).cumsum(0) + truth
-    bits = Mean.of(answers.nats[:, place] * _BITS)
+    index = torch.tensor([0, *sizes[:-1]]).cumsum(0) + truth
+    bits = Mean.of(answers.nats[:, index] * _BITS)
     return {
         "count": len(questions),
         "choices": len(tokens) / len(questions),
         "chance": sum(1 / size for size in sizes) / len(questions),
         **share_right(per_token == truth),
         **share_right(raw == truth, "accuracy_raw"),
-        "tokens_per_answer": float(tokens[place].double().mean()),
+        "tokens_per_answer": float(tokens[index].double().mean()),
         "bits_per_answer": bits.value,
         "bits_per_answer_error": bits.error,
         "bits_per_answer_draws_error": bits.draws_error,
-        "bits_per_token": bits.value * len(questions) / int(tokens[place].sum()),
+        "bits_per_token": bits.value * len(questions) / int(tokens[index].sum()),
     }

@@ -1,12 +1,12 @@
-"""Muon with all matrices of one shape in the same few products.
+"""Muon that updates all matrices of one shape together, in batched products.
 
-Muon orthogonalises the momentum of every matrix by five Newton-Schulz iterations of three products.
-One matrix after the other, a network of modest size spends its time on launching them. Blocks are
+Muon orthogonalizes the momentum of every matrix by five Newton-Schulz iterations of three products.
+Done one matrix at a time, a network of modest size spends its time on kernel launches. Blocks are
 alike, so there are only a few shapes: stacked, a step costs some dozens of launches, however deep
 the network is.
 
-A projection to queries, keys and values at once is three matrices: such parts are orthogonalised
-one by one, as they would be if they were three layers.
+A joint projection to queries, keys and values is three matrices: such parts are orthogonalized one
+by one, as if they were three layers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from partita.parallel import like, whole
 
 
 class StackedMuon(torch.optim.Muon):
-    """Muon with updates of AdamW's typical size; options and state are those of torch's.
+    """Muon with updates of AdamW's typical size; options and state are those of torch's Muon.
 
-    Of weights that several processes share, each gathers the momentum and keeps its share of the
-    update.
+    For sharded weights, each process gathers the whole momentum and keeps its shard of the update.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class StackedMuon(torch.optim.Muon):
         weight_decay: float,
         parts: Mapping[nn.Parameter, int] | None = None,
     ) -> None:
-        """`parts`: of how many matrices, one below the other, some of them consist."""
+        """`parts`: how many matrices, one below the other, a parameter consists of."""
         # An orthogonal matrix has entries of size 1/sqrt(its longer side); AdamW's are about 0.2.
         super().__init__(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
         self._parts = parts or {}
@@ -56,7 +55,7 @@ class StackedMuon(torch.optim.Muon):
         return loss
 
     def _kind(self, matrix: nn.Parameter) -> tuple[Any, ...]:
-        """What matrices must share to be stacked: first of all the shape of their parts."""
+        """The key by which matrices are stacked: the shape of their parts, and other properties."""
         rows, columns = matrix.shape
         apart = self._parts.get(matrix, 1)
         return rows // apart, columns, apart, str(matrix.dtype), str(matrix.device)

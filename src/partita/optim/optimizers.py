@@ -15,7 +15,7 @@ OPTIMIZERS: Registry[Callable[[nn.Module, float, float], list[torch.optim.Optimi
     "optimizer"
 )
 BETAS = (0.9, 0.99)
-_AT_THE_ENDS = {"embed", "conditioning", "modulation_out", "head"}  # not inside the network
+_AT_THE_ENDS = {"embed", "conditioning", "modulation_out", "head"}  # not hidden matrices
 
 
 def take_step(
@@ -24,7 +24,7 @@ def take_step(
     learning_rate: float,
     max_grad_norm: float,
 ) -> Tensor:
-    """One step down the gradients, clipped to a norm; their norm before that."""
+    """Clip the gradients and take an optimizer step; return their norm before clipping."""
     norm = nn.utils.clip_grad_norm_(parameters, max_grad_norm)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -61,10 +61,10 @@ def adamw(module: nn.Module, rate: float, weight_decay: float) -> list[torch.opt
 
 @OPTIMIZERS.register("muon")
 def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.optim.Optimizer]:
-    """Muon (orthogonalised momentum) for hidden matrices; AdamW for embeddings, head, gains.
+    """Muon (orthogonalized momentum) for hidden matrices; AdamW for embeddings, head, gains.
 
-    Its updates are scaled to AdamW's typical size, so that one learning rate serves both. Where a
-    layer holds `several` matrices in one, as its owner says, each is orthogonalised by itself.
+    Its updates are scaled to AdamW's typical size, so that one learning rate serves both. If a
+    module declares that a layer's weight is `several` matrices, each is orthogonalized by itself.
     """
     parts: dict[nn.Parameter, int] = {}
     rest: list[str] = []
@@ -80,7 +80,7 @@ def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.opti
 
 
 def _several(module: nn.Module, name: str) -> int:
-    """How many matrices a parameter of a linear layer is."""
+    """The number of matrices that a linear layer's weight consists of."""
     owner, _, layer = name.rpartition(".")[0].rpartition(".")
     known: dict[str, int] = getattr(module.get_submodule(owner), "several", {})
     return known.get(layer, 1)

@@ -1,9 +1,9 @@
-"""How far a score model is from any law: a report on the one constraint that true scores satisfy.
+"""Consistency of a score model: how far its scores are from those of any distribution.
 
 At a masked position the true scores are alpha / (1 - alpha) times the posterior mean of the clean
-token, so that they sum to alpha / (1 - alpha) whatever the data are (MD4, proposition 1). A network
-with softmax outputs keeps that by construction; free scores break it, and the reverse process that
-they define is then not the reversal of the forward one.
+token, so they sum to alpha / (1 - alpha) for any data (MD4, proposition 1). A network with softmax
+outputs satisfies this by construction. Free scores violate it, and the reverse process that they
+define is then not the reversal of the forward process.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Consistency:
     time: float
     alpha: float
     target: float
-    """alpha / (1 - alpha), what the scores of a position should sum to."""
+    """alpha / (1 - alpha), the sum that the scores of a position should have."""
     mean: float
-    """Mean of sum / target: 1 for a consistent model, as all of the following."""
+    """Mean of sum / target: 1 for a consistent model, as `low` and `high`."""
     low: float
-    """5 % of the positions are below."""
+    """The 5 % quantile of sum / target."""
     high: float
-    """5 % of the positions are above."""
+    """The 95 % quantile of sum / target."""
     deviation: float
     """Mean of |log(sum / target)|: 0 for a consistent model."""
     positions: int
-    """How many masked positions there were; without any, the numbers are NaN."""
+    """Number of masked positions; if 0, the other numbers are NaN."""
 
 
 @old_keywords(valid="is_token")
@@ -62,7 +62,7 @@ def score_consistency(
     is_token: Bool[Tensor, "N L"] | None = None,
     label: int | Int64[Tensor, "N"] | None = None,
 ) -> list[Consistency]:
-    """One row for each time: tokens are masked as at that time, and scores asked at the masks."""
+    """One row for each time: tokens are masked as at that time, scores computed at the masks."""
     masks = isinstance(model, ScoreModel) and model.graph.mask_id is not None
     require(masks, "model", "must be a score model under the absorbing graph")
     require_int(batch_size, "batch_size")
@@ -136,7 +136,7 @@ def plot_consistency(rows: Sequence[Consistency], path: Path) -> None:
     with picture(path, 7, 4) as (_, (axes,)):
         axes.fill_between(times, low, high, alpha=0.25, label="5 to 95 %")
         axes.plot(times, mean, marker="o", markersize=3, label="mean")
-        axes.axhline(1, color="grey", linestyle=":", label="any law")
+        axes.axhline(1, color="grey", linestyle=":", label="any distribution")
         axes.set(yscale="log", xlabel="t", ylabel="sum of scores / (alpha / (1 - alpha))")
         ticker = matplotlib("ticker")
         axes.yaxis.set_major_locator(ticker.MaxNLocator(8))  # the range is far less than ten-fold

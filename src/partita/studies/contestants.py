@@ -1,4 +1,4 @@
-"""Who takes part in a race: samplers and trainings of methods of equal depth."""
+"""The contestants of a speed comparison: sampling and training of methods of equal depth."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from partita.training.throughput import flops_per_token
 
 SAMPLING = (("mdlm", "ancestral"), ("pgm", "ancestral"), ("pgm", "ordered"))
 TRAINING = {"mdlm": "mdlm", "mdlm-complementary": "mdlm-complementary", "pgm": "pgm, packed"}
-RATE = 1e-4  # of learning; what is timed does not depend on it
+RATE = 1e-4  # learning rate; the time does not depend on it
 
 
 def sampling_contestants(
@@ -42,7 +42,7 @@ def sampling_contestants(
 ) -> Iterator[Contestant]:
     """MDLM's ancestral sampler, and PGM's ancestral and fixed-count ones, at each of the speeds."""
     for (name, sampler), speed in itertools.product(entrants, speeds):
-        method = _method(name, network, tokens, device).eval()  # each with what it keeps for itself
+        method = _method(name, network, tokens, device).eval()  # its own, since it caches
         half = device.type == "cuda"
         work = sampling_work(
             method.network,  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def _engine(method: nn.Module, batch_size: int, device: torch.device, speed: str
 
 
 def _advance(engine: Engine, batch: Batch, steps: int, capture: bool | None = None) -> int:
-    """Some steps of training; the tokens that they saw."""
+    """Take some training steps; return the number of tokens processed."""
     if capture is not None:
         engine.run = replace(engine.run, cuda_graph=capture)
     for _ in range(steps):
@@ -112,11 +112,11 @@ def _method(name: str, network: TransformerOptions, tokens: int, device: torch.d
     entry: Any = METHODS[name]
     known = options_of(kind_of(replace(network, kind=None), entry.reads)[1].options)
     own = {key: value for key, value in network.options.items() if key in known}
-    with device:  # to draw weights on a CPU would take longer than what is timed
+    with device:  # drawing the weights on a CPU would take longer than the timed work
         method: nn.Module = entry.build(replace(network, kind=None, options=own), tokens)
     return method
 
 
 def _precision(device: torch.device) -> Any:  # noqa: ANN401 - of two unrelated types
-    """As training does it: bfloat16 on GPUs, float32 on CPUs."""
+    """The precision of training: bfloat16 on GPUs, float32 on CPUs."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()

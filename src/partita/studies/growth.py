@@ -31,7 +31,7 @@ def grown(
     speeds: tuple[str, ...],
     **race_options: Any,
 ) -> Iterator[tuple[str, list[Speed]]]:
-    """A table for each number along an axis; `fixed` has the batch size and the steps."""
+    """Yield a table for each number along an axis; `fixed` has the other two numbers."""
     for number in numbers:
         at = {"lengths": network.length, **fixed, axis: number}
         entrants = sampling_contestants(
@@ -48,7 +48,7 @@ def grown(
 
 
 def draw_growth(results: dict[str, Any], path: Path) -> None:
-    """Seconds against each axis that was measured, both on logarithmic scales."""
+    """Draw the seconds against each measured axis, on logarithmic scales."""
     tables, network = results["growth"], results["options"]["network"]
     axes = [axis for axis in AXES if _curves(tables, axis)[1]]
     measured = f"{network['depth']} blocks of width {network['width']}"
@@ -71,7 +71,7 @@ def draw_growth(results: dict[str, Any], path: Path) -> None:
 def _curves(
     tables: dict[str, list[dict[str, Any]]], axis: str
 ) -> tuple[str, dict[str, list[tuple[int, float]]]]:
-    """What is the same along an axis, and the points of each contestant."""
+    """The numbers that are fixed along an axis, and the points of each contestant."""
     curves: dict[str, list[tuple[int, float]]] = {}
     same = ""
     for title, rows in tables.items():
@@ -84,5 +84,5 @@ def _curves(
 
 
 def _sparsely(value: float, _: float) -> str:
-    """Between powers of ten, 2 and 5 alone."""
+    """Tick labels: between powers of ten, only 2 and 5."""
     return f"{value:g}" if f"{value:e}"[0] in "25" else ""

@@ -8,13 +8,13 @@ D(3) (for 3 and more) follow from the numbers n_i of grams of the order that hav
 
     Y = n_1 / (n_1 + 2 n_2),    D(i) = i - (i + 1) Y n_{i+1} / n_i,
 
-or are 0.5, 1 and 1.5 where the text is too small for that. gamma(h) = sum over w of D(c(hw)), over
-c(h.), is the mass that was taken away, so every p_k sums to 1; p_0 is uniform over the vocabulary.
-After a history that was never seen, p_k = p_{k-1}. At the beginning of a text, where the history is
-shorter, p_k of that length is asked. Before the first token of the training text stands something
-that is no token, so that what it begins with has something before it too.
+or are 0.5, 1 and 1.5 if the text is too small for that. gamma(h) = sum over w of D(c(hw)), over
+c(h.), is the discounted mass, so every p_k sums to 1; p_0 is uniform over the vocabulary. After a
+history that was never seen, p_k = p_{k-1}. At the beginning of a text, where the history is
+shorter, p_k of that length is used. A symbol that is not a token precedes the training text, so
+that its first tokens have a history too.
 
-Grams of an order are kept as sorted numbers, (number of the first k - 1 tokens' gram) times (V + 1)
+Grams of an order are stored as sorted keys, (index of the first k - 1 tokens' gram) times (V + 1)
 plus the last token: one binary search for each order finds a gram, whatever the vocabulary.
 """
 
@@ -34,7 +34,7 @@ from partita.errors import require, require_int
 from partita.randomness import Noise
 from partita.samplers.base import Session
 
-LONGEST = 16  # tokens of a gram: more than any text fills
+LONGEST = 16  # tokens of a gram: more than any text can use
 FALLBACK = (0.5, 1.0, 1.5)
 UNSEEN = -1
 SEARCHED = 1 << 20  # grams looked up at a time
@@ -44,39 +44,39 @@ Indices = Int64[np.ndarray, "*shape"]
 
 @dataclass(frozen=True)
 class Level:
-    """The grams of one order, sorted, with what their probabilities are made of."""
+    """The grams of one order, sorted, with the terms of their probabilities."""
 
     keys: Int64[np.ndarray, "G"]
     counts: Int32[np.ndarray, "G"]
     totals: Float64[np.ndarray, "C"]
-    """c(h.) of each gram of the order below; 1 where nothing was counted."""
+    """c(h.) of each gram of the order below; 1 if nothing was counted."""
     left_over: Float64[np.ndarray, "C"]
-    """gamma(h); 1 where nothing was counted."""
+    """gamma(h); 1 if nothing was counted."""
     discounts: Float64[np.ndarray, "4"]
     """D(0) = 0, D(1), D(2), D(3)."""
 
     def find(self, keys: Int64[np.ndarray, "*shape"]) -> Indices:
-        """The numbers of grams, and -1 for those that are not there."""
-        place = np.searchsorted(self.keys, keys)
-        place[place == len(self.keys)] = 0
-        return np.where(self.keys[place] == keys, place, UNSEEN)
+        """The indices of grams, and -1 for unseen ones."""
+        index = np.searchsorted(self.keys, keys)
+        index[index == len(self.keys)] = 0
+        return np.where(self.keys[index] == keys, index, UNSEEN)
 
     def discounted(self, grams: Indices) -> Float64[np.ndarray, "*shape"]:
-        """c - D(c) of grams; 0 for those that are not there."""
+        """c - D(c) of grams; 0 for unseen ones."""
         counts = np.where(grams == UNSEEN, 0, self.counts[grams])
         less: Float64[np.ndarray, "*shape"] = counts - self.discounts[np.minimum(counts, 3)]
         return less
 
 
 class NGram:
-    """A trained model. Its tokens are 0..vocab_size - 1."""
+    """A trained n-gram model over the tokens 0..vocab_size - 1."""
 
     def __init__(self, levels: list[Level], vocab_size: int) -> None:
         self.levels, self.vocab_size = levels, vocab_size
 
     @property
     def order(self) -> int:
-        """How many tokens the longest gram has."""
+        """Number of tokens of the longest gram."""
         return len(self.levels)
 
     @staticmethod
@@ -86,7 +86,7 @@ class NGram:
         order: int = 5,
         progress: Callable[[float], None] | None = None,
     ) -> NGram:
-        """Count a text. `progress` is told how much of the work is done, from 0 to 1."""
+        """Train by counting a text. `progress` gets the fraction of the work done, from 0 to 1."""
         require_int(order, "order", 1, LONGEST)
         require_int(vocab_size, "vocab_size")
         many, high = len(tokens), int(tokens.max(initial=0))
@@ -96,7 +96,7 @@ class NGram:
         stream = np.concatenate([[vocab_size], tokens]).astype(np.int32)
         keys: list[NDArray[np.int64]] = []
         counts: list[NDArray[np.int32]] = []
-        before = np.zeros(len(stream) + 1, dtype=np.int32)  # the grams of order 0: all alike
+        before = np.zeros(len(stream) + 1, dtype=np.int32)  # the grams of order 0 are all the same
         for size in range(1, order + 1):
             starts = len(stream) - size + 1
             named = before[:starts].astype(np.int64) * (vocab_size + 1) + stream[size - 1 :]
@@ -114,7 +114,7 @@ class NGram:
         return NGram(levels, vocab_size)
 
     def log_probs(self, tokens: Integer[np.ndarray, "N L"]) -> Float64[np.ndarray, "N L"]:
-        """log p of every token of some sequences, given all that stand before it in its row."""
+        """log p of every token, given all tokens before it in its row."""
         tokens = tokens.astype(np.int64)
         probs = np.full(tokens.shape, 1 / self.vocab_size)
         contexts = np.zeros(tokens.shape, dtype=np.int64)
@@ -130,7 +130,7 @@ class NGram:
         return logs
 
     def stream_nats(self, tokens: Integer[np.ndarray, "T"]) -> float:
-        """-log p of a long text, a part at a time."""
+        """-log p of a long text, computed in parts."""
         total, behind = 0.0, self.order - 1
         for first in range(0, len(tokens), SEARCHED):
             begin = max(0, first - behind)
@@ -160,14 +160,14 @@ class NGram:
         """Sequences from left to right; sample i of a seed is the same in any batch."""
         session = Session(self, Noise.for_batch(seed, count, first), decoding)
         tokens, rows = torch.zeros(count, length, dtype=torch.int64), torch.arange(count)
-        for place in range(length):
-            history = tokens[:, max(0, place - self.order + 1) : place].numpy()
+        for position in range(length):
+            history = tokens[:, max(0, position - self.order + 1) : position].numpy()
             log_probs = torch.from_numpy(np.log(self.following(history)))
-            tokens[:, place] = session.draw(log_probs, 0, rows, torch.full_like(rows, place))
+            tokens[:, position] = session.draw(log_probs, 0, rows, torch.full_like(rows, position))
         return tokens
 
     def _gram(self, tokens: Integer[np.ndarray, "N K"]) -> Indices:
-        """The numbers of whole rows as grams."""
+        """The gram indices of whole rows."""
         grams = np.zeros(len(tokens), dtype=np.int64)
         for size in range(1, tokens.shape[1] + 1):
             grams = self._extended(size, grams, tokens[:, size - 1])
@@ -176,12 +176,12 @@ class NGram:
     def _extended(
         self, size: int, grams: Indices, tokens: Integer[np.ndarray, "*shape"]
     ) -> Indices:
-        """Grams of `size` tokens: shorter ones, and the token that follows each."""
+        """The grams of `size` tokens made of shorter ones and the token that follows each."""
         found = self.levels[size - 1].find(grams * (self.vocab_size + 1) + tokens)
         return np.where(grams == UNSEEN, UNSEEN, found)
 
     def _add_seen(self, probs: Float64[np.ndarray, "N V"], level: Level, contexts: Indices) -> None:
-        """Add max(c - D, 0) / c(h.) of all tokens that were seen after each context."""
+        """Add max(c - D, 0) / c(h.) for all tokens that were seen after each context."""
         base = self.vocab_size + 1
         known = np.flatnonzero(contexts != UNSEEN)
         starts, ends = (
@@ -192,7 +192,7 @@ class NGram:
         within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
         grams = starts[owners] + within
         tokens = level.keys[grams] % base
-        real = tokens < self.vocab_size  # what stands before the text is no token
+        real = tokens < self.vocab_size  # the symbol before the text is not a token
         rows, grams, tokens = rows[real], grams[real], tokens[real]
         probs[rows, tokens] += level.discounted(grams) / level.totals[contexts[rows]]
 
@@ -201,7 +201,7 @@ class NGram:
 
 
 def _numbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The different keys in order, and the number of each key among them."""
+    """The distinct keys in order, and the index of each key among them."""
     ordered = np.sort(keys)
     new = np.ones(len(ordered), dtype=bool)
     np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
@@ -217,10 +217,10 @@ def _numbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 def _continuations(
     grams: NDArray[np.int32], different: int, shorter: NDArray[np.int32], count: int
 ) -> NDArray[np.int32]:
-    """How many different grams end in each of the `count` shorter ones.
+    """The number of distinct grams that end in each of the `count` shorter ones.
 
-    The gram that begins at i ends in the shorter one that begins at i + 1; of those that are alike
-    one is looked at.
+    The gram that begins at i ends in the shorter one that begins at i + 1; each distinct gram is
+    counted once.
     """
     example = np.empty(different, dtype=np.int64)
     example[grams] = np.arange(len(grams))

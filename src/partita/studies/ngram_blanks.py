@@ -1,8 +1,8 @@
 """Blanks filled in by an n-gram model, from both sides or from the left alone.
 
-A blank of one token is exact: p(x | both sides) is proportional to the product of the n factors
-that x stands in, and all x are tried. A longer one is searched: a beam goes from left to right,
-all ends of its texts (the best V of them) are rescored by what follows, and the best one is taken.
+For a blank of one token the result is exact: p(x | both sides) is proportional to the product of
+the n factors that contain x, and all x are tried. A longer blank is filled in by beam search from
+left to right; the best V candidates are rescored with the text that follows.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ BEAM = 32
 
 @dataclass(frozen=True)
 class Fillings:
-    """Candidates for a blank, the best first, and log p of each with what follows."""
+    """Candidates for a blank, the best first, and log p of each together with what follows."""
 
     tokens: Int64[np.ndarray, "K size"]
     scores: Float64[np.ndarray, "K"]
 
     def log_posterior(self) -> Float64[np.ndarray, "K"]:
-        """log p of each among these candidates: exact where they are all that there are."""
+        """log p of each among these candidates; exact if they are all candidates that exist."""
         rest = self.scores - self.scores[0]
-        normalised: Float64[np.ndarray, "K"] = rest - np.log(np.exp(rest).sum())
-        return normalised
+        normalized: Float64[np.ndarray, "K"] = rest - np.log(np.exp(rest).sum())
+        return normalized
 
 
 def fillings(model: NGram, blank: Blank, *, right: bool = True, beam: int = BEAM) -> Fillings:
-    """What may stand in a blank. With a beam of 1 and no right side this is greedy decoding."""
+    """Candidates for a blank. With a beam of 1 and no right side this is greedy decoding."""
     behind = model.order - 1
     history = np.array(blank.ids[max(0, blank.start - behind) : blank.start], dtype=np.int64)
     after = np.array(blank.ids[blank.stop :][:behind] if right else [], dtype=np.int64)
     tokens, scores = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
-    for place in range(blank.size):
+    for position in range(blank.size):
         ends = scores[:, None] + np.log(model.following(_joined(history, tokens)))
-        wanted = max(beam, model.vocab_size) if place == blank.size - 1 else beam
+        wanted = max(beam, model.vocab_size) if position == blank.size - 1 else beam
         best = _largest(ends.reshape(-1), wanted)
         rows, new = np.divmod(best, model.vocab_size)
         tokens = np.concatenate([tokens[rows], new[:, None]], 1)
@@ -60,21 +60,21 @@ def fillings(model: NGram, blank: Blank, *, right: bool = True, beam: int = BEAM
 def _joined(
     history: Int64[np.ndarray, "M"], tokens: Int64[np.ndarray, "K size"]
 ) -> Int64[np.ndarray, "K all"]:
-    """A history before each of some texts."""
+    """Texts with the same history before each."""
     return np.concatenate([np.broadcast_to(history, (len(tokens), len(history))), tokens], 1)
 
 
 def _largest(values: Float64[np.ndarray, "N"], count: int) -> Int64[np.ndarray, "K"]:
-    """The places of the largest values, in falling order."""
+    """The indices of the largest values, in falling order."""
     some = np.argpartition(-values, count - 1)[:count] if count < len(values) else None
-    places = np.arange(len(values)) if some is None else np.sort(some)
-    return places[np.argsort(-values[places], kind="stable")]
+    indices = np.arange(len(values)) if some is None else np.sort(some)
+    return indices[np.argsort(-values[indices], kind="stable")]
 
 
 def left_answers(
     model: NGram, blanks: Sequence[Blank], progress: Callable[[int], None] | None = None
 ) -> Answers:
-    """As an autoregressive model answers: greedy, exact, without a look at the right side."""
+    """Answers as by an autoregressive model: greedy, with exact nats, from the left side alone."""
     right, nats = [], []
     for blank in blanks:
         best = fillings(model, blank, right=False, beam=1).tokens[0]
@@ -93,7 +93,7 @@ def both_sides(
     beam: int = BEAM,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """How often the best filling by both sides is right; the exact bits of blanks of one token."""
+    """Accuracy of the best candidate from both sides; exact bits of blanks of one token."""
     right: list[bool] = []
     single: list[int] = []
     nats: list[float] = []

@@ -1,8 +1,8 @@
-"""What a run must do at least, and so how close it comes to what the device can do.
+"""Roofline of a run: its least possible work, and the fraction of the device's peak it reaches.
 
-A sampler's step reads every weight once: with one sequence, that is what it waits for. With many,
-matrix products are. Both are counted for what the method asks for, whatever the program does beside
-it, for steps that reveal equally many tokens.
+A sampler's step reads every weight once: with one sequence, memory bandwidth limits it. With many,
+matrix products do. Both are counted as the method requires, not as the program executes them, for
+steps that reveal equally many tokens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Work:
     weight_bytes: float
 
     def shares(self, seconds: float, device: torch.device) -> dict[str, float]:
-        """Of the device's rates, as far as they are known."""
+        """The fractions of the device's peak rates that are reached, if the peaks are known."""
         peak, rate = peak_flops(device), bandwidth(device)
         return {
             **({} if peak is None else {"of_matrix_rate": self.flops / seconds / peak}),
@@ -54,7 +54,7 @@ def bandwidth(device: torch.device) -> float | None:
 
 
 def sampling_work(network: nn.Module, batch: int, length: int, steps: int, bytes_each: int) -> Work:
-    """Of a planned sampler's run: `steps` steps that reveal batch x length tokens."""
+    """The work of a planned sampler: `steps` steps that reveal batch x length tokens."""
     config: Any = network.config
     head = _matrices(network.head)  # type: ignore[arg-type]
     tokens, revealed = batch * length, batch * length / steps
@@ -71,18 +71,18 @@ def sampling_work(network: nn.Module, batch: int, length: int, steps: int, bytes
         for name, parameter in network.named_parameters()
         if name.endswith("key_value.weight")
     )
-    # Over all steps a row shows 0, r, 2r, ... tokens: half of its length in the mean.
+    # Over all steps, 0, r, 2r, ... tokens of a row are visible: on average half of its length.
     read = batch * (length - length / steps) / 2
     squares = _mean_square(length, steps)
     encoding = 2.0 * encoder * read + 4.0 * config.width * (config.depth - depth) * batch * squares
-    asking = 2.0 * (weights - encoder - memory) * revealed
+    decoding = 2.0 * (weights - encoder - memory) * revealed
     crossing = 4.0 * width * (depth + 1) * (read / batch) * revealed
-    flops = steps * (encoding + 2.0 * memory * read + asking + crossing)
+    flops = steps * (encoding + 2.0 * memory * read + decoding + crossing)
     return Work(flops, steps * weights * bytes_each)
 
 
 def _mean_square(length: int, steps: int) -> float:
-    """The mean of n^2 over steps that see n = 0, r, 2r, ... tokens."""
+    """The mean of n^2 over steps with n = 0, r, 2r, ... visible tokens."""
     return (length / steps) ** 2 * (steps - 1) * (2 * steps - 1) / 6
 
 

@@ -1,7 +1,7 @@
-"""What GenMD4 learned: the tokens with the smallest and the largest exponents, and their schedules.
+"""GenMD4's learned schedules: the tokens with the smallest and the largest exponents.
 
-alpha_i(t) = 1 - t^(w_i) is the share of token i that is still visible at time t. Sampling goes from
-t = 1 to t = 0, so tokens with a large exponent are revealed early, those with a small one late.
+alpha_i(t) = 1 - t^(w_i) is the probability that token i is still visible at time t. Sampling goes
+from t = 1 to t = 0: tokens with a large exponent are revealed early, those with a small one late.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TokenSchedule:
 
 @dataclass(frozen=True)
 class Extremes:
-    """The tokens at both ends of the exponents, the most extreme ones first; none is in both."""
+    """The tokens with the smallest and the largest exponents, the most extreme first, disjoint."""
 
     smallest: list[TokenSchedule]
     largest: list[TokenSchedule]
@@ -42,7 +42,7 @@ def extremes(
 ) -> Extremes:
     """The `count` tokens with the smallest exponents and as many with the largest.
 
-    `among` are the tokens to look at: one that never occurs has learned nothing of its own.
+    `among` are the tokens to consider: the exponent of one that never occurs is not trained.
     """
     require_int(count, "count")
     tokens = method.mask_id
@@ -79,7 +79,7 @@ def schedule_table(found: Extremes) -> Table:
 
 
 def _cells(row: TokenSchedule) -> list[Text]:
-    """Plain text: a token such as [bold] is no markup."""
+    """Cells of plain text: a token such as [bold] is not markup."""
     return [Text(f"{row.exponent:.4f}"), Text(repr(row.text)), Text(str(row.token))]
 
 
@@ -90,7 +90,7 @@ def draw_schedules(
     count: int = 5,
     among: set[int] | None = None,
 ) -> Extremes:
-    """Write a picture (PNG) of alpha_i(t) of the extreme tokens; what it shows is returned."""
+    """Write a picture (PNG) of alpha_i(t) of the extreme tokens; return those tokens."""
     path = Path(path)
     check_file(path, "path")
     found = extremes(method, tokenizer, count, among)

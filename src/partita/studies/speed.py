@@ -1,7 +1,7 @@
 """Speed of sampling and of training, measured side by side.
 
-Contestants take turns, so that a machine which slows down for a while slows all of them; the
-median of each one's turns counts. Weights are random: speed does not depend on them.
+Contestants take turns, so that a temporary slowdown of the machine affects all of them; the median
+of each one's turns is reported. Weights are random: speed does not depend on them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from partita.studies.roofline import Work
 
 @dataclass(frozen=True)
 class Contestant:
-    """Something to time: `run` does its work once and returns how many tokens that were."""
+    """Something to time: `run` does its work once and returns the number of tokens."""
 
     name: str
     run: Callable[[], int]
     warm_up: Callable[[], object]
     work: Work | None = None
-    """What a run must do at least."""
+    """The least work of a run."""
     plain: Callable[[], object] | None = None
-    """The same run kernel by kernel, for counting operations: nobody sees those of a replay."""
+    """The same run without CUDA graphs, for counting operations: a replay hides them."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What came out for one contestant."""
+    """The measurements of one contestant."""
 
     name: str
     seconds: list[float]
@@ -42,22 +42,22 @@ class Speed:
     tokens: int
     """Of a turn."""
     flops: int | None = None
-    """Floating-point operations of a turn in matrix products and attention, where counted."""
+    """Floating-point operations of a turn in matrix products and attention, if counted."""
     first: float | None = None
-    """Seconds of the first run, with all that is made once: captures, compiled code, caches."""
+    """Seconds of the first run, which includes capturing, compiling and filling caches."""
     peak_bytes: int | None = None
-    """Memory that tensors took at most, on a GPU; with the first run, as a replay takes none."""
+    """Peak memory of tensors on a GPU, including the first run, since a replay allocates none."""
     reserved_bytes: int | None = None
-    """Memory that the process held at most, with the first run, graphs and gaps."""
+    """Peak memory reserved by the process, including the first run, graphs and fragmentation."""
     shares: dict[str, float] = field(default_factory=dict)
-    """Of what the device can do, where that is known."""
+    """Fractions of the device's peak rates, if those are known."""
 
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / statistics.median(self.seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """All fields, for JSON."""
         return {**vars(self), "tokens_per_second": self.tokens_per_second}
 
 
@@ -71,8 +71,8 @@ def race(
 ) -> list[Speed]:
     """Time every contestant `turns` times, one after the other in each turn.
 
-    On a GPU, which nobody else slows down, each takes all of its turns and leaves: what it holds
-    would count as the others' memory.
+    On a GPU, where no other work interferes, each contestant takes all of its turns and is then
+    freed: its memory would count as the others'.
     """
     options: dict[str, Any] = {"turns": turns, "count_flops": count_flops, "progress": progress}
     if device.type != "cuda":
@@ -130,7 +130,7 @@ def _race(
 
 
 def _timed(run: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
-    """Seconds that something takes, and what it returns."""
+    """The seconds that a function takes, and what it returns."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     _wait(device)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quality:
-    """Texts that one model wrote in so many steps."""
+    """Quality and speed of the texts that one model wrote in a number of steps."""
 
     model: str
     steps: int
@@ -29,33 +29,33 @@ class Quality:
     """Entropy of a text's own token frequencies, the mean over texts."""
     entropy_nats_error: float
     tokens_per_second: float
-    """Of the median batch, the first one left out where there are others."""
+    """Of the median batch, without the first one if there are others."""
 
 
 def revealed(schedule: str, steps: int) -> list[float]:
-    """The share of all tokens that each step of the ancestral sampler reveals, on average."""
+    """The fraction of all tokens that each step of the ancestral sampler reveals, on average."""
     visible = make_schedule(schedule).alpha(sampling_grid("uniform", steps))
-    visible[0], visible[-1] = 0.0, 1.0  # what a truncated schedule leaves out falls into the ends
+    visible[0], visible[-1] = 0.0, 1.0  # the end steps get what a truncated schedule leaves out
     return [float(share) for share in visible.diff()]
 
 
 @dataclass(frozen=True)
 class EqualQuality:
-    """How much faster one model writes texts that the judge finds as good as another's."""
+    """How much faster one model writes texts of the same quality as another's."""
 
     model: str
     other: str
     steps: int
-    """Of the other."""
+    """Steps of the other model."""
     judge_bits: float
-    """Of the other, and of the model where it is as good."""
+    """Bits of the other model, at which the two are compared."""
     times: float | None
-    """As fast as the other; None where the model does not get as good."""
+    """Speed relative to the other; None if the model does not reach its quality."""
     better: bool = False
-    """Whether the model is better in its fewest steps already: `times` is the least, then."""
+    """Whether the model is better in its fewest steps already: `times` is then a lower bound."""
     low: float | None = None
-    """What `times` would be if the bits were better or worse by their errors, where that is
-    within what was measured."""
+    """`times` at bits that are lower by their error (in `high`: higher); None outside of what was
+    measured."""
     high: float | None = None
 
 
@@ -77,17 +77,17 @@ def equal_quality(rows: Sequence[Quality], others: Sequence[Quality]) -> list[Eq
 
 
 def _times(rows: Sequence[Quality], other: Quality, bits: float) -> float | None:
-    """As fast as another at its own bits, or at some that are near."""
+    """The speed relative to another model's, at its own bits or at bits near them."""
     own = seconds_of_token(rows, bits)
     return None if own is None else 1 / (own * other.tokens_per_second)
 
 
 def seconds_of_token(rows: Sequence[Quality], bits: float) -> float | None:
-    """Seconds in which a model writes a token of a text that has so many bits under the judge.
+    """Seconds per token in which a model writes texts with this many bits under the judge.
 
-    Between two measured numbers of steps, bits are taken to fall by a straight line in the
-    logarithm of time, and the fewest steps that get there count: where more steps gain nothing,
-    bits go up and down by their errors. None outside of what was measured.
+    Between two measured numbers of steps, bits are interpolated linearly in the logarithm of time,
+    and the fewest steps that reach the bits are used: if more steps gain nothing, bits go up and
+    down by their errors. None outside of what was measured.
     """
     rising = sorted(rows, key=lambda row: row.steps)
     if not rising or rising[0].judge_bits < bits:
@@ -103,7 +103,7 @@ def seconds_of_token(rows: Sequence[Quality], bits: float) -> float | None:
 
 
 def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) -> None:
-    """Judge's bits and entropy against the steps, a curve for each model; bits against the time."""
+    """Draw bits and entropy against the steps, a curve for each model, and bits against time."""
     count = 3 if timed else 2
     with picture(path, 4.5 * count, 4, count) as (_, panels):
         _draw_models(rows, panels)
@@ -111,7 +111,7 @@ def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) 
 
 
 def _draw_models(rows: Sequence[Quality], panels: Sequence[Axes]) -> None:
-    """A curve in every panel for each model."""
+    """Draw a curve in every panel for each model."""
     for name in dict.fromkeys(row.model for row in rows):
         own = sorted((row for row in rows if row.model == name), key=lambda row: row.steps)
         steps = [row.steps for row in own]
@@ -131,7 +131,7 @@ def _draw_models(rows: Sequence[Quality], panels: Sequence[Axes]) -> None:
 
 
 def _name_axes(panels: Sequence[Axes]) -> None:
-    """What is drawn against what, with plain numbers on logarithmic scales."""
+    """Label the axes, with plain numbers on logarithmic scales."""
     ticker = matplotlib("ticker")
     under, number, time = "judge's bits per character", "sampling steps", "seconds for 1,000 tokens"
     labels = (under, number), ("entropy in nats", number), (under, time)

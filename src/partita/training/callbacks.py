@@ -1,16 +1,16 @@
-"""What a training run tells whoever listens: one class, whose methods are the run's events.
+"""Callbacks of a training run: one class, with a method for each event.
 
-    on_prepare, on_check     a text becomes tokens; tokens are checked
-    on_start                 the run begins, or goes on
-    on_log                   losses of some steps are known
-    on_validate              the validation text has been looked at
+    on_prepare, on_check     a text is being tokenized; tokens are being checked
+    on_start                 the run starts or resumes
+    on_log                   the losses of some steps are known
+    on_validate              the validation bound has been computed
     on_preview               samples have been drawn
-    on_checkpoint            a checkpoint is on the disk
-    on_end                   the run is over, or stops
+    on_checkpoint            a checkpoint has been written
+    on_end                   the run is finished, or has been stopped
 
-The metrics file, TensorBoard, Weights & Biases and the command line are such callbacks. Of several
-processes the first one alone calls them. They only listen: when to stop and what to keep is the
-run's own business.
+The metrics file, TensorBoard, Weights & Biases and the command line are such callbacks. With
+several processes, only the first one calls them. They observe: a callback cannot stop the run or
+choose what it keeps.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from partita.data.prepared import Prepared
 
 @dataclass(frozen=True)
 class Progress:
-    """The newest of some steps, and how far the run is."""
+    """Progress of a run at its newest step."""
 
     step: int
     """Steps done."""
     share: float
-    """How much of the run is done, from 0 to 1."""
+    """Fraction of the run that is done, from 0 to 1."""
     loss: float
     """Nats per token, the mean of the steps since the last report."""
     norm: float
@@ -40,7 +40,7 @@ class Progress:
     rate: float
     """The newest learning rate."""
     epoch: float
-    """How often the corpus has been seen."""
+    """How many times the run has gone through the corpus."""
     tokens_per_second: float
     """Over the steps since the last report."""
     seconds: float
@@ -57,39 +57,39 @@ class RunInfo:
     prepared: Prepared
     parameters: int
     unigram_bits: float | None
-    """Entropy of single tokens of the training text: what a model that looks at nothing needs.
+    """Unigram entropy of the training text: the bits of guessing by frequency alone.
 
-    None where bits are those of a divergence, or of texts with their ends."""
+    None if the loss is a divergence, or if it includes the ends of texts."""
     resumed: Path | None
-    """The checkpoint that the run goes on from."""
+    """The checkpoint from which the run resumes."""
     device: str
     processes: int
     left_out: int
-    """Documents that are longer than a row and skipped."""
+    """Number of documents that are skipped because they are longer than a row."""
     bounded: bool = True
-    """Whether the loss of training is a bound, as that of validation is."""
+    """Whether the training loss is a bound, as the validation loss is."""
 
 
 class Callback:
-    """Listens to a run. Every method does nothing until a subclass says otherwise."""
+    """Base class of callbacks: every method does nothing unless a subclass overrides it."""
 
     def on_prepare(self, characters: int) -> None:
-        """So many characters of the text have been read."""
+        """`characters` of the text have been read so far."""
 
     def on_check(self, done: int, total: int) -> None:
-        """So many bytes of all tokens have been checked."""
+        """`done` of `total` bytes of tokens have been checked."""
 
     def on_start(self, info: RunInfo) -> None:
-        """The run is about to take its first step, or to go on."""
+        """The run is about to start or to resume."""
 
     def on_log(self, progress: Progress) -> None:
-        """Every `run.log_every` steps."""
+        """Called every `run.log_every` steps."""
 
     def on_validate(self, step: int, bound: Estimate) -> None:
         """The likelihood bound of the validation text."""
 
     def on_preview(self, step: int, samples: list[str] | Tensor) -> None:
-        """Some texts or images, drawn after a validation."""
+        """Some texts or images have been drawn after a validation."""
 
     def on_checkpoint(self, step: int, folder: Path) -> None:
         """A checkpoint has been written."""
@@ -99,7 +99,7 @@ class Callback:
 
 
 class Callbacks(Callback):
-    """Several callbacks as one: each hears of everything, in their order."""
+    """Several callbacks as one: each event goes to all of them, in order."""
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self.callbacks = list(callbacks)
@@ -150,7 +150,7 @@ class EachStep(Callback):
 def callbacks_of(
     given: Callback | Callable[[Progress], None] | Sequence[Callback] | None,
 ) -> list[Callback]:
-    """What a user hands over as a list: a callback, several, a function of progress, or nothing."""
+    """A list of callbacks, from a callback, several, a function of progress, or None."""
     if given is None:
         return []
     if isinstance(given, Callback):

@@ -1,15 +1,15 @@
-"""Everything that can be wrong with a run, looked at before it begins: cheap checks first.
+"""Checks before a run starts, the cheap ones first.
 
-    check_data       is the text there?
+    check_data       does the text exist?
     check_rows       can rows be made of it, and can the method learn from them?
-    check_machine    do weights and batches fit this machine?
-    check_folders    can the run's folder and the tokens' be written?
-    dry_run          does all that the recipe asks for work, on a tiny model?
-    check_resume     is it the run that the folder holds?
+    check_machine    do weights and batches fit on this machine?
+    check_folders    are the run's folder and the token cache writable?
+    dry_run          does the whole recipe work on a tiny model?
+    check_resume     does the folder hold a run of this recipe?
 
-`check_run` calls them in this order, and nothing is written before all have passed. What only the
-tokens themselves can tell, `check_tokens` and `check_resume` with their name, is asked while they
-are made, before they are kept.
+`check_run` calls them in this order, and nothing is written before all have passed. Two checks
+need the tokens: `check_tokens`, and `check_resume` with their name. They run during tokenization,
+before the tokens are saved.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from partita.training.distillation_loss import with_teacher
 from partita.training.run_folder import RECIPE
 
 ELSEWHERE = "give --out for a run of its own"
-_SHOWN = 8  # classes that a message names
+_SHOWN = 8  # how many classes a message names
 
 
 def check_run(recipe: Recipe, folder: Path, world: World) -> Recipe:
-    """Refuse a run that cannot work; the recipe with the checksum of its teacher, if it has one.
+    """Refuse a run that cannot work; return the recipe, with its teacher's checksum if it has one.
 
-    All processes call it.
+    All processes call this.
     """
     check_data(recipe)
     check_rows(recipe)
@@ -63,12 +63,12 @@ def check_run(recipe: Recipe, folder: Path, world: World) -> Recipe:
 
 
 def check_data(recipe: Recipe) -> None:
-    """Refuse data that are not there."""
+    """Refuse data that do not exist."""
     recipe.tokenizer.kind.check(recipe.data, recipe.tokenizer)
 
 
 def check_rows(recipe: Recipe) -> None:
-    """Refuse rows that the method cannot learn from, and choices that rows do not have."""
+    """Refuse rows that the method cannot learn from, and options that do not apply to the rows."""
     row_length(recipe)
     rows, name = recipe.data.rows, recipe.method.name
     recipe.tokenizer.kind.check_options(recipe.data, recipe.tokenizer)
@@ -84,7 +84,7 @@ def check_rows(recipe: Recipe) -> None:
 
 
 def check_machine(recipe: Recipe, world: World) -> None:
-    """Refuse weights that the memory does not hold, before any are made, and uneven batches."""
+    """Refuse weights that do not fit in memory, before they are allocated, and uneven batches."""
     with torch.device("meta"):
         method = recipe.method.build(recipe.network, 2)
     size = sum(parameter.numel() * parameter.itemsize for parameter in method.parameters())
@@ -95,16 +95,16 @@ def check_machine(recipe: Recipe, world: World) -> None:
 
 
 def check_folders(recipe: Recipe, folder: Path) -> None:
-    """Refuse places where nothing can be written."""
+    """Refuse folders that cannot be written."""
     check_folder(folder, "out")
-    if not Path(recipe.data.cache).is_dir():  # one that is closed may hold the tokens already
+    if not Path(recipe.data.cache).is_dir():  # a read-only one may hold the tokens already
         check_folder(Path(recipe.data.cache), "data.cache")
 
 
 def dry_run(recipe: Recipe) -> None:
-    """Train and sample once with a tiny model: options that do not fit together fail here.
+    """Train and sample once with a tiny model, so that options that do not fit together fail here.
 
-    Otherwise they would fail at the first preview, after hours.
+    Otherwise they would fail at the first preview, hours later.
     """
     sizes = {"width": 4, "depth": 1, "heads": 1, "mlp_ratio": 1.0, "condition_width": 2}
     reads = METHODS[recipe.method.name].reads
@@ -128,7 +128,7 @@ def dry_run(recipe: Recipe) -> None:
 
 
 def _check_teacher(recipe: Recipe, method: object) -> None:
-    """Refuse a distillation without a teacher, or of a method that cannot learn from itself."""
+    """Refuse distillation without a teacher, or of a method that SDTT does not apply to."""
     given = recipe.training.start_from is not None
     remedy = "give --from MODEL, or use partita distill"
     require(given, "distillation.round", "a student needs a teacher to start from", remedy)
@@ -140,14 +140,13 @@ def _check_teacher(recipe: Recipe, method: object) -> None:
     require(whole, "distillation.steps", problem, remedy)
 
 
-# What the folder and the tokens say ---------------------------------------------------------------
+# Checks against the folder and the tokens ---------------------------------------------------------
 
 
 def check_resume(folder: Path, recipe: Recipe, tokens: str | None = None) -> None:
-    """A run goes on with the recipe and the text that it began with, or not at all.
+    """Refuse to resume a run with another recipe or another text than it started with.
 
-    Where there is no checkpoint, there is nothing to go on with. `tokens` is the name of the
-    tokens, if it is known by now.
+    A folder without a checkpoint passes. `tokens` is the name of the tokens, once it is known.
     """
     if not checkpoints.listed(folder):
         return
@@ -173,7 +172,7 @@ def check_resume(folder: Path, recipe: Recipe, tokens: str | None = None) -> Non
 
 
 def check_tokens(recipe: Recipe, prepared: Prepared) -> None:
-    """Refuse tokens that the recipe cannot make its rows of."""
+    """Refuse tokens from which the recipe cannot make rows."""
     _check_lengths(recipe, prepared)
     network = recipe.network
     recipe.tokenizer.kind.check_network(prepared.tokenizer, network.length, network.grid)
@@ -181,21 +180,21 @@ def check_tokens(recipe: Recipe, prepared: Prepared) -> None:
 
 
 def _check_classes(recipe: Recipe, prepared: Prepared) -> None:
-    """The network must have a label for each class of the data, and no other."""
-    kind, classes, told = recipe.tokenizer.kind, prepared.train.classes, recipe.network.classes
-    if told == 0 and not kind.labels_are_learned:
+    """Check that the network has exactly one label for each class of the data."""
+    kind, classes, count = recipe.tokenizer.kind, prepared.train.classes, recipe.network.classes
+    if count == 0 and not kind.labels_are_learned:
         return
     few = ", ".join(classes[:_SHOWN]) + (", ..." if len(classes) > _SHOWN else "")
     found = f"the {kind.each}s have {len(classes)} ({few})"
     found = found if classes else f"none of the {kind.each}s has one"
     remedy = "leave it out, or say with data.label what they are"
     remedy = f"give --network.classes {len(classes)}" if classes else remedy
-    problem = f"is {told}, but {found}"
-    require(told == len(classes), "network.classes", problem, remedy)
+    problem = f"is {count}, but {found}"
+    require(count == len(classes), "network.classes", problem, remedy)
 
 
 def _check_lengths(recipe: Recipe, prepared: Prepared) -> None:
-    """Documents that do not fit in a row: say how many there are, and what can be done."""
+    """Refuse documents that are longer than a row, unless the recipe says what to do with them."""
     if recipe.data.rows != "padded" or recipe.data.longer in (None, "cut"):
         return
     length, separator = row_length(recipe), separator_of(recipe, prepared) or 0

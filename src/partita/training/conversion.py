@@ -1,18 +1,18 @@
-"""Conversion: a model of one method out of a trained model of another; what they share is kept.
+"""Conversion of a trained model of one method into a model of another; shared weights are kept.
 
-    FlexMDM from MDLM   embedding as it is; the end marker, which MDLM has not, starts as one more
-                        mask; the head without the mask's logit, which SUBS left out of every
-                        prediction; conditioning and gap head are new, since MDLM is not told the
-                        time
-    MDLM from AR        everything; where AR begins is where MDLM's mask begins
+    FlexMDM from MDLM   the embedding as it is; the end marker, which MDLM lacks, starts as a copy
+                        of the mask; the head without the mask's logit, which SUBS left out of
+                        every prediction; conditioning and gap head are new, since MDLM is not
+                        conditioned on the time
+    MDLM from AR        everything; AR's start token becomes MDLM's mask
     PGM from either     the first blocks become the encoder, the others the decoder: queries, keys
                         and values are the thirds of their self-attention; GroupSwap is new
 
-adaLN's new layers start with shift 0, scale 0 and gate 1, not with the gate 0 of a new network,
-which would switch every block off. So a FlexMDM says of a text's masks at the start what the MDLM
-says of them if one more mask follows the text, and an MDLM what its like says. From AR to the
-others nothing is kept but what the weights have learned: attention now reads both sides, and a
-place predicts itself and not the next one.
+adaLN's new layers start with shift 0, scale 0 and gate 1. The gate 0 of a new network would switch
+every block off. So a converted FlexMDM starts with the predictions that the MDLM makes for the same
+text followed by one more mask; MDLM and its complementary form start with each other's predictions.
+From AR only the weights are kept, not the predictions: attention now reads both sides, and a
+position predicts its own token instead of the next one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SOURCES = {
     "mdlm-complementary": ("ar", "mdlm"),
     "pgm": ("ar", "mdlm", "mdlm-complementary"),
 }
-"""What each method can be made of."""
+"""For each method, the methods it can be converted from."""
 
 _PARTS = 6  # of a block's modulation: shift, scale and gate, for attention and for the MLP
 _GATES = (2, 5)
@@ -45,30 +45,30 @@ _OF_A_CROSS_BLOCK = {  # its weights, where a block has them, and which thirds t
 
 
 def is_conversion(recipe: Recipe, base: Recipe) -> bool:
-    """Whether a recipe's method can be made of another's."""
+    """Whether training `recipe` from a model of `base` converts it to another method."""
     return base.method.name in SOURCES.get(recipe.method.name, ())
 
 
 def check_conditions(recipe: Recipe, base: Recipe, path: str) -> None:
-    """What a network is told of the time or a class is not what another method's is told."""
-    told = base.method.conditioning or "none"
-    problem = f"the network of {path} is told the {told} of another process"
+    """Refuse networks conditioned on time or class: the two methods' conditioning differs."""
+    condition = base.method.conditioning or "none"
+    problem = f"the network of {path} is told the {condition} of another process"
     start = f"start from a model of {base.method.name}"
-    require(told == "none", "method.name", problem, f"{start} that is not told the time")
+    require(condition == "none", "method.name", problem, f"{start} that is not told the time")
     problem = f"the network of {path} has class labels, which cannot be taken over"
     none = base.network.classes == 0 or recipe.method.name != "flexmdm"
     require(none, "method.name", problem, f"{start} without any")
 
 
 def may_change(recipe: Recipe) -> tuple[str, ...]:
-    """The keys of a recipe, by how they begin, that a method of this kind has for itself."""
+    """Prefixes of the recipe keys that may differ from those of the converted model."""
     shared = ("method.name", "network.length", "method.options.")
     return (*shared, "network.options.") if recipe.method.name == "pgm" else shared
 
 
 def converted(recipe: Recipe, model: TrainedModel) -> nn.Module:
-    """The recipe's method with everything that the model can give it."""
-    torch.manual_seed(recipe.training.seed)  # of what is new
+    """The recipe's method, with all weights that it can take from the model."""
+    torch.manual_seed(recipe.training.seed)  # for the new weights
     method = recipe.method.build(recipe.network, model.tokenizer.vocab_size)
     state, given = method.state_dict(), model.method.state_dict()
     encoder = len(getattr(method.network, "encoder", ()))
@@ -86,7 +86,7 @@ def converted(recipe: Recipe, model: TrainedModel) -> nn.Module:
 
 
 def _source(name: str, encoder: int) -> tuple[str, tuple[int, int] | None]:
-    """Where a weight is found in a network of blocks, and which thirds of it to take."""
+    """The name of a weight in the given network, and which thirds of it to take."""
     found = re.fullmatch(r"network\.(encoder|decoder)\.(\d+)\.(.+)", name)
     if found is None:
         return name, None
@@ -98,7 +98,7 @@ def _source(name: str, encoder: int) -> tuple[str, tuple[int, int] | None]:
 
 
 def _fitted(given: Tensor, new: Tensor) -> Tensor:
-    """One row more than there was is as the last one was; rows that are too many are left out."""
+    """Fit the number of rows: an extra row copies the last one, surplus rows are dropped."""
     if len(given) < len(new):
         given = torch.cat([given, given[-1:]])
     return given[: len(new)].to(new.dtype)

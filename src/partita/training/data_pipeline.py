@@ -1,4 +1,4 @@
-"""From a recipe's text to rows in the order in which a run reads them."""
+"""The data pipeline of a run: from a recipe's text to rows in training order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from partita.training.callbacks import Callback
 
 
 def row_length(recipe: Recipe) -> int:
-    """Tokens of a training row."""
+    """Number of tokens in a training row."""
     length, most = recipe.training.length or recipe.network.length, recipe.network.length
     problem = f"{length} is longer than the network's {most}"
     require(length <= most, "training.length", problem, "give less, or a larger network.length")
@@ -30,11 +30,11 @@ def tokens_of(
     examine: Callable[[Prepared], None] = lambda _prepared: None,
     callback: Callback | None = None,
 ) -> Prepared:
-    """The recipe's data as tokens, made or found on the disk.
+    """The recipe's data as tokens, tokenized now or read from the cache.
 
-    A `tokenizer`, that of a model which is trained further, takes the place of the recipe's.
-    `accept` sees the name of the tokens before any is made, `examine` the tokens before they are
-    kept; either may refuse them.
+    `tokenizer`, that of a model being trained further, replaces the recipe's. `accept` is called
+    with the name of the tokens before tokenization, `examine` with the tokens before they are
+    saved; either may raise to refuse them.
     """
     listener = callback or Callback()
     how = Preparing(
@@ -48,7 +48,7 @@ def tokens_of(
 
 
 def orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
-    """The training rows in their order, and the validation rows if there are any."""
+    """The training rows in order, and the validation rows if there are any."""
     options, length = recipe.training, row_length(recipe)
     separator = separator_of(recipe, prepared)
     rows = recipe.data.row_source(prepared.train, length, separator)
@@ -60,7 +60,7 @@ def orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:
 
 
 def left_out(recipe: Recipe, prepared: Prepared) -> int:
-    """How many documents are longer than a row and skipped."""
+    """Number of documents that are skipped because they are longer than a row."""
     if recipe.data.longer != "skip":
         return 0
     separator = separator_of(recipe, prepared) or 0
@@ -70,9 +70,9 @@ def left_out(recipe: Recipe, prepared: Prepared) -> int:
 
 
 def separator_of(recipe: Recipe, prepared: Prepared) -> int | None:
-    """Tokens between documents, where none are wanted: a model that knows ends by itself.
+    """The token between documents, if rows leave it out: for models that learn ends by themselves.
 
-    None where rows keep whatever stands between documents.
+    None if rows keep whatever stands between documents.
     """
     if not METHODS[recipe.method.name].whole_texts:
         return None

@@ -1,4 +1,4 @@
-"""What a student learns by in place of its method's own loss: what its teacher predicts."""
+"""The distillation loss: a student learns its teacher's predictions, not its method's own loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from partita.parallel import World
 
 
 def with_teacher(recipe: Recipe) -> Recipe:
-    """The recipe with its teacher's checksum: a run that goes on does so with the same teacher."""
+    """The recipe with its teacher's checksum, so that a run resumes with the same teacher only."""
     start = recipe.training.start_from
     if recipe.distillation.round == 0 or start is None:
         return recipe
@@ -29,7 +29,7 @@ def with_teacher(recipe: Recipe) -> Recipe:
 def distillation_loss(
     recipe: Recipe, method: nn.Module, world: World
 ) -> Callable[..., Loss] | None:
-    """The loss of a student that is still its teacher's copy; None where there is no teacher."""
+    """The loss of a student, which starts as a copy of its teacher; None without distillation."""
     if recipe.distillation.round == 0:
         return None
     teacher = copy.deepcopy(method).to(world.device)
@@ -37,5 +37,5 @@ def distillation_loss(
 
 
 def work_of(options: DistillationOptions) -> float:
-    """Work of a step, as a multiple of training without a teacher, who only goes forward."""
+    """Work of a step relative to training without a teacher, which runs forward passes only."""
     return 1 + options.substeps / 3 if options.round else 1.0

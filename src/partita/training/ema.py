@@ -13,11 +13,10 @@ from partita.parallel import local
 
 
 class MovingAverage:
-    """shadow <- d shadow + (1 - d) weights after every step.
+    """Moving average of weights: shadow <- d shadow + (1 - d) weights after every step.
 
     The decay warms up as d_n = min(decay, (1 + n) / (10 + n)) for the n-th update, so that the
-    random start is forgotten early. Weights that are shared out over processes are averaged share
-    by share.
+    random start is forgotten early. Sharded weights are averaged shard by shard.
     """
 
     def __init__(self, module: nn.Module, decay: float = 0.9999) -> None:
@@ -30,7 +29,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
-        """Take in the module's weights after an optimizer's step."""
+        """Update the average with the module's weights after an optimizer step."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         weights = dict(module.named_parameters())
@@ -46,7 +45,7 @@ class MovingAverage:
 
     @contextmanager
     def applied_to(self, module: nn.Module) -> Iterator[None]:
-        """The averaged weights in the module inside, its own again afterwards."""
+        """Put the averaged weights into the module inside the block; restore its own afterwards."""
         own = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
         self.copy_to(module)
         try:

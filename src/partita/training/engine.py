@@ -1,10 +1,10 @@
-"""One method being trained: a step at a time, on one process or many, with all that a step needs.
+"""The training engine: one method, trained step by step on one process or many.
 
     batch -> parts -> summed loss / tokens of the global batch -> gradients, averaged -> clipped
           -> optimizer -> moving average
 
-Every draw is addressed by the seed, the step and the row's number in the global batch, so the
-same options give the same run however its rows are shared out.
+Every random draw is addressed by the seed, the step and the row's number in the global batch, so
+the same options give the same run on any number of processes.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from partita.randomness import Noise
 from partita.training.ema import MovingAverage
 from partita.training.objective import Objective
 
-VALIDATION_STREAM = 1  # validation draws numbers that training never uses
-REPLICATES = 2  # passes over the validation rows: the least that gives an error
+VALIDATION_STREAM = 1  # a random stream that training never uses
+REPLICATES = 2  # passes over the validation rows: the fewest that give a standard error
 
 
 def state_prefix(number: int) -> str:
-    """How the tensors of an optimizer's state begin in a checkpoint; every version spells it so."""
+    """Prefix of an optimizer's tensors in a checkpoint; the same in every version."""
     return f"optimiser.{number}."
 
 
 @dataclass(frozen=True)
 class Advance:
-    """What came of one step; the numbers stay on the device until somebody reads them."""
+    """Results of one step; its tensors stay on the device, since reading them waits for it."""
 
     step: int
     loss: Float[Tensor, ""]
-    """This process' part of the global batch's nats per token."""
+    """This process' share of the global batch's nats per token."""
     norm: Float[Tensor, ""]
     """Norm of the gradient before clipping, over all processes."""
     rate: float
@@ -66,7 +66,7 @@ class Engine:
         world: World,
         distillation_loss: Callable[..., Loss] | None = None,
     ) -> None:
-        """`distillation_loss` takes the place of the method's own."""
+        """`distillation_loss` replaces the method's own loss."""
         require(
             isinstance(method, nn.Module) and callable(getattr(method, "loss", None)),
             "method",
@@ -103,7 +103,7 @@ class Engine:
         return Advance(self.step - 1, total, whole(norm), rate)
 
     def _gradients(self, parts: list[Batch]) -> Tensor:
-        """Those of all parts of a batch, added up; this process' part of the nats per token."""
+        """Accumulate the gradients of all parts; return this process' share of nats per token."""
         self.method.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.world.device)
         for index, part in enumerate(parts):
@@ -114,12 +114,12 @@ class Engine:
 
     def _differentiate(self, part: Batch, step: int, since: Tensor | None = None) -> Tensor:
         objective, nats = self._loss(part, step, since=since)
-        # Processes average their gradients; their sum is what is meant.
+        # Gradients are averaged over processes, but their sum is needed.
         (objective * (self.world.size / part.count)).backward()  # type: ignore[no-untyped-call]
         return nats / part.count
 
     def _repeats(self, parts: list[Batch]) -> bool:
-        """Whether steps are the same kernels again and again, so that they can be captured."""
+        """Whether all steps run the same kernels, so that a CUDA graph can capture them."""
         alike = len(parts) == 1 and parts[0].tokens.is_cuda and CapturedPass.fits(parts[0])
         alone = self.world.size == 1 and not self.distils and not self.drops
         if not (self.run.cuda_graph and alike and alone):
@@ -129,12 +129,12 @@ class Engine:
         return self.captured is None or self.captured.takes(parts[0])
 
     def rest(self) -> None:
-        """Give back the memory that steps work in."""
+        """Free the working memory of training steps."""
         self.captured = None
         self.method.zero_grad(set_to_none=True)
 
     def _replayed(self, batch: Batch) -> Tensor:
-        """The same as `_gradients` of a batch in one part, by a graph of its kernels."""
+        """`_gradients` of a batch in one part, by replaying a CUDA graph."""
         if self.captured is None:
 
             def work(batch: Batch, step: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Engine:
         return objective, nats
 
     def _seed_dropout(self, part: int) -> None:
-        """Dropout draws from torch's generator, whose seed is made from the step."""
+        """Seed torch's generator, which dropout draws from, by the step."""
         if not self.drops:
             return
         address = f"{self.options.seed} {self.step} {self.world.rank} {part}"
@@ -162,9 +162,9 @@ class Engine:
 
     @torch.no_grad()
     def validate(self, order: Order, rows: int) -> Estimate | None:
-        """The bound of a text's first rows (or its distillation loss) under the averaged weights.
+        """The bound (or distillation loss) of the first `rows` rows under the averaged weights.
 
-        None if the text has fewer rows than there are processes.
+        None if there are fewer rows than processes.
         """
         count = self._shareable(min(rows, len(order.rows)))
         if count == 0:
@@ -186,18 +186,18 @@ class Engine:
         return Estimate(float(per_token.mean()), error, batch.count)
 
     def _shareable(self, rows: int) -> int:
-        """So many rows can be shared out evenly; up to eight processes agree on how many."""
+        """The most rows that can be shared out evenly; the same for 1, 2, 4 or 8 processes."""
         usual = math.lcm(8, self.world.size)
         each = usual if rows >= usual else self.world.size
         return rows // each * each
 
     # State ---------------------------------------------------------------------------------------
     #
-    # By hand: torch.distributed.checkpoint.state_dict takes a step of the optimizer to make its
-    # state, also of parameters that never had a gradient, and does not know one from another.
+    # By hand: torch.distributed.checkpoint.state_dict creates the optimizer's state by taking a
+    # step. It does so for parameters without gradients too, and cannot tell the two apart.
 
     def averaged(self) -> dict[str, Tensor]:
-        """The model as it is used: averaged weights, whole, on the CPU. All processes must ask."""
+        """The averaged weights, unsharded, on the CPU. All processes must call this."""
         state = self.method.state_dict()
         return {
             name: self._keep(self.average.shadow.get(name, tensor))
@@ -205,7 +205,7 @@ class Engine:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """What is needed besides to go on: weights and optimizer states. All processes must ask."""
+        """What resuming needs besides: weights and optimizer states. All processes must call it."""
         return {name: self._keep(tensor) for name, tensor in self._tensors()}
 
     def _keep(self, tensor: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ class Engine:
     def restore(
         self, averaged: dict[str, Tensor], state: dict[str, Tensor], step: int, seconds: float
     ) -> None:
-        """Go on from tensors that `averaged` and `state` gave, on any number of processes."""
+        """Restore what `averaged` and `state` returned, on any number of processes."""
         self.step, self.seconds, self.average.updates = step, seconds, step
         left = dict(state)
         try:

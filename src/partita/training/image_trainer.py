@@ -1,7 +1,8 @@
-"""The one loop that trains small networks of images: VQ tokenizers and classifiers.
+"""The training loop of small image networks: VQ tokenizers and classifiers.
 
-It shares the rate, the clipped step and the stateless order of rows with the training of methods,
-and has no checkpoints, no moving average and no other processes: such a network takes minutes.
+It shares the learning rate, the clipped step and the stateless order of rows with the training of
+methods. It has no checkpoints, no moving average and no other processes: such a network trains in
+minutes.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from partita.optim.optimizers import BETAS, take_step
 from partita.randomness import permuted
 
 Seen = TypeVar("Seen")
-_WARMUP = 0.05  # share of a run over which the rate rises
+_WARMUP = 0.05  # fraction of a run over which the learning rate rises
 _CLIP = 1.0
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How long and how fast."""
+    """Options of the training loop."""
 
     steps: int = 1000
     """Length of the run."""
@@ -71,7 +72,7 @@ class StepOptions:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """First weights that are the seed's alone; the generators of the caller go on undisturbed."""
+    """Seed torch inside the block; the caller's generators are not disturbed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
@@ -87,7 +88,7 @@ class ClippedAdamW:
         self.adamw = torch.optim.AdamW(self.parameters, lr=rate, betas=BETAS, weight_decay=decay)
 
     def step(self, loss: Tensor, step: int) -> None:
-        """One step down the loss, which is refused if it is no number."""
+        """One optimizer step on the loss; a loss that is not finite is refused."""
         if self.options.reports_at(step):  # reading a loss waits for the device
             check_finite(float(loss.detach()), step)
         self.adamw.zero_grad(set_to_none=True)
@@ -96,7 +97,7 @@ class ClippedAdamW:
 
 
 class ImageTrainer(ABC, Generic[Seen]):
-    """Trains some modules on images, by their numbers. A subclass says what their loss is."""
+    """Trains some modules on images, given by index. A subclass defines the loss."""
 
     def __init__(self, modules: Sequence[nn.Module], options: StepOptions) -> None:
         self.options = options
@@ -104,13 +105,13 @@ class ImageTrainer(ABC, Generic[Seen]):
 
     @abstractmethod
     def loss(self, rows: Int64[Tensor, "B"], step: int) -> tuple[Tensor, Seen]:
-        """The loss of the images with these numbers, and what `stepped` and reports want of it."""
+        """The loss of the images at these indices, and what `stepped` and reports need of it."""
 
     def stepped(self, seen: Seen, step: int) -> None:
-        """Called after the step of the optimizer."""
+        """Called after each optimizer step."""
 
     def train(self, count: int, report: Callable[[int, float, Seen], None]) -> None:
-        """Train on so many images; `report` is told the steps done, the newest loss, and more."""
+        """Train on `count` images; `report` gets the steps done, the newest loss and its `Seen`."""
         for step in range(self.options.steps):
             loss, seen = self.loss(rows_of_step(count, self.options, step), step)
             self.optimizer.step(loss, step)
@@ -120,18 +121,18 @@ class ImageTrainer(ABC, Generic[Seen]):
 
 
 def rows_of_step(count: int, options: StepOptions, step: int) -> Int64[Tensor, "B"]:
-    """Which images a step sees: all of them once in every epoch, each epoch in its own order."""
+    """Indices of a step's images: each image once per epoch, each epoch in its own order."""
     size = options.batch_size
     numbers = torch.arange(step * size, (step + 1) * size)
     return permuted(numbers % count, count, options.seed, numbers // count)
 
 
 def check_finite(loss: float, step: int) -> None:
-    """Refuse to go on with a run that is broken."""
+    """Refuse a loss that is not finite."""
     if not math.isfinite(loss):
         raise InputError("training", f"the loss is {loss} at step {step}", "lower learning_rate")
 
 
 def require_images(count: int) -> None:
-    """There must be something to train on."""
+    """Refuse an empty set of images."""
     require(count > 0, "images", "there are none", "read some with read_images")

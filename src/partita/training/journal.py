@@ -1,10 +1,10 @@
-"""What a run leaves to look at: a line per report, curves as a picture, previews of samples.
+"""The records of a run: metrics as JSON lines, curves as a picture, previews of samples.
 
     metrics.jsonl       one JSON object per line; `step` is in each
-    curves.png          the same as a picture, drawn anew at every validation (by matplotlib)
-    samples/            texts that the model wrote on the way
+    curves.png          the same as a picture, redrawn at every validation (by matplotlib)
+    samples/            texts that the model wrote during training
 
-Weights & Biases and TensorBoard hear the same numbers if asked to. All of them are callbacks.
+Weights & Biases and TensorBoard get the same numbers if enabled. All of them are callbacks.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 CURVES = "curves.png"
 SAMPLES = "samples"
-_NO_NUMBERS = {"step", "share", "mfu"}  # of a report: said elsewhere, or not always there
+_NO_NUMBERS = {"step", "share", "mfu"}  # fields that are recorded otherwise or not always known
 
 
 class Recorder(Callback, ABC):
-    """A callback that writes numbers down: those of every report and of every validation."""
+    """A callback that records the numbers of every report and of every validation."""
 
     @abstractmethod
     def record(self, step: int, values: dict[str, float]) -> None:
-        """Write down the numbers of a step."""
+        """Record the numbers of a step."""
 
     def on_log(self, progress: Progress) -> None:
         self.record(progress.step, numbers_of(progress))
@@ -52,17 +52,17 @@ class Recorder(Callback, ABC):
 
 
 def numbers_of(progress: Progress) -> dict[str, float]:
-    """What a report says, by the names of the metrics file."""
+    """The numbers of a report, under the names of the metrics file."""
     values = {key: value for key, value in vars(progress).items() if key not in _NO_NUMBERS}
     values["bits"] = progress.loss / torch.log(torch.tensor(2.0)).item()
     return values if progress.mfu is None else values | {"mfu": progress.mfu}
 
 
 class Journal(Recorder):
-    """The record of one run, which goes on where a resumed run does."""
+    """The record of one run; a resumed run continues it."""
 
     def __init__(self, folder: Path, step: int, baseline: float | None = None) -> None:
-        """Lines beyond `step` are of work that was lost; `baseline` are bits to compare with."""
+        """Drop lines after `step`, whose work was lost; `baseline` is drawn for comparison."""
         self.folder, self.baseline = folder, baseline
         self.lines = [line for line in read_metrics(folder) if line["step"] <= step]
         write_whole(folder / METRICS, "".join(json.dumps(line) + "\n" for line in self.lines))
@@ -81,7 +81,7 @@ class Journal(Recorder):
         self.preview(step, samples)
 
     def preview(self, step: int, samples: list[str] | Tensor) -> None:
-        """Write down some samples: texts, or images as one picture."""
+        """Save some samples: texts, or images as one picture."""
         if isinstance(samples, Tensor):
             path = self.folder / SAMPLES / f"step-{step:08}.png"
             with parents_made(path):
@@ -93,13 +93,13 @@ class Journal(Recorder):
             write_whole(path, body)
 
     def draw(self) -> None:
-        """Draw the curves, where there is what draws them."""
+        """Draw the curves, if matplotlib is installed."""
         if len(self.lines) > 1 and can_plot():
             draw_curves(self.lines, self.folder / CURVES, self.baseline)
 
 
 def _append(path: Path, line: str) -> None:
-    """Add a line, all of it or nothing."""
+    """Append a line, whole or not at all."""
     size = path.stat().st_size
     try:
         with path.open("a") as stream:
@@ -111,7 +111,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics, without those that are damaged or were cut short."""
+    """The lines of a run's metrics, without damaged or truncated ones."""
     path = folder / METRICS
     if not path.is_file():
         return []
@@ -119,7 +119,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     for text in path.read_bytes().splitlines():
         try:
             line = json.loads(text)
-        except ValueError:  # also of bytes that are no text
+        except ValueError:  # also raised for bytes that are not text
             continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             lines.append(line)
@@ -151,7 +151,7 @@ def _curve(axes: Axes, lines: list[dict[str, Any]], key: str, label: str, **styl
 
 
 def services(folder: Path, run: RunOptions, recipe: dict[str, Any]) -> list[Recorder]:
-    """The services that a run reports to beside its files."""
+    """The services that a run reports to besides its files."""
     found: list[Recorder] = []
     if run.tensorboard:
         found.append(TensorBoard(folder))

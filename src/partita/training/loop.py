@@ -22,13 +22,13 @@ from partita.training.callbacks import Callback, Callbacks, Progress, callbacks_
 from partita.training.ema import MovingAverage
 from partita.training.engine import Advance, Engine
 
-SHOWN_ROWS = 16  # of a batch that broke the run
+SHOWN_ROWS = 16  # rows to name of a batch whose loss is not finite
 
 
 class Trainer:
-    """Takes an engine through a run, from the step where it stands.
+    """Takes an engine through a run, from the engine's current step.
 
-    By itself it keeps nothing and is stopped by nothing: a subclass does (`RunTrainer`).
+    Checkpoints and signals are handled by a subclass (`RunTrainer`), not here.
     """
 
     def __init__(
@@ -38,32 +38,32 @@ class Trainer:
         validation: Order | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        """`order` and `validation`: the rows to learn from, and some to look at now and then."""
+        """`order` has the training rows, `validation` those of the periodic validation."""
         self.engine, self.order, self.validation = engine, order, validation
         self.callbacks = Callbacks(callbacks)
         self._began = 0.0
 
     def stop_signal(self) -> int:
-        """The number of a signal that asks for an early end, or 0."""
+        """The number of a signal that asks the run to stop early, or 0."""
         return 0
 
     def validated(self, bound: Estimate) -> bool:  # noqa: ARG002 - for subclasses
-        """Called after a validation, by all processes: whether the weights are to be saved."""
+        """Called by all processes after a validation; returns whether to save the weights."""
         return False
 
     def save(self) -> None:
-        """Write a checkpoint. All processes call it."""
+        """Write a checkpoint. All processes call this."""
 
     def last_checkpoint(self) -> str:
-        """The newest checkpoint's name, for the message that a broken run leaves."""
+        """The newest checkpoint's name, for the message about a loss that is not finite."""
         return "none"
 
     def utilization(self, tokens_per_second: float) -> float | None:  # noqa: ARG002
-        """The share of the device's peak that so many tokens are; None if it is unknown."""
+        """Model FLOPs utilization at this speed; None if the device's peak is unknown."""
         return None
 
     def train(self) -> int:
-        """Train until the run's end (0) or until a signal (its number)."""
+        """Train until the run ends (returns 0) or a signal stops it (returns its number)."""
         engine, options, run = self.engine, self.engine.options, self.engine.run
         part = engine.world.share(options.batch_size, "training.batch_size")
         losses = _Losses(self)
@@ -79,7 +79,7 @@ class Trainer:
                     losses.report()
                 wanted = engine.step % run.checkpoint_every == 0 or over
                 if engine.step % run.validate_every == 0 or share == 1:
-                    losses.check()  # a broken loss explains itself, a broken model does not
+                    losses.check()  # fails more clearly than the validation of a broken model
                     with losses.paused():
                         wanted = self._validate() or wanted
                 if wanted:
@@ -89,9 +89,9 @@ class Trainer:
         return signal
 
     def _agree(self) -> tuple[int, float]:
-        """A signal's number, or 0, and the share of the run that is done: the same for everybody.
+        """A signal's number (or 0) and the fraction of the run done, agreed on by all processes.
 
-        The clock is the first process'.
+        Time is measured by the first process.
         """
         engine = self.engine
         clock = time.monotonic() - self._began if engine.world.first else 0.0
@@ -99,7 +99,7 @@ class Trainer:
         return int(signal), engine.options.share(engine.step, engine.seconds)
 
     def _validate(self) -> bool:
-        """Look at the validation text; whether the weights are to be saved."""
+        """Validate; return whether to save the weights."""
         if self.validation is None:
             return False
         bound = self.engine.validate(self.validation, self.engine.run.validation_rows)
@@ -110,7 +110,7 @@ class Trainer:
 
 
 class _Losses:
-    """Losses wait on the device and are read some steps at a time: reading one waits for it."""
+    """Losses on the device, read several steps at a time, since reading waits for the device."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.engine = trainer, trainer.engine
@@ -124,13 +124,13 @@ class _Losses:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is reported is the speed of training: other work is left out of its time."""
+        """Leave the time of other work out of the reported training speed."""
         began = time.monotonic()
         yield
         self.since += time.monotonic() - began
 
     def check(self) -> tuple[list[float], list[float]]:
-        """Losses and norms of the steps that wait, each of which must be finite."""
+        """Losses and gradient norms of the unread steps, all of which must be finite."""
         if not self.waiting:
             return [], []
         parts = torch.stack([advance.loss for advance in self.waiting])
@@ -142,7 +142,7 @@ class _Losses:
         return losses, norms
 
     def report(self) -> None:
-        """Tell the callbacks of the steps that wait."""
+        """Report the unread steps to the callbacks."""
         if not self.waiting:
             return
         engine, trainer = self.engine, self.trainer
@@ -184,9 +184,9 @@ def fit(
     options: TrainingOptions,
     callback: Callback | Callable[[Progress], None] | Sequence[Callback] | None = None,
 ) -> MovingAverage:
-    """Train a method in place on a stream of tokens; its averaged weights are in it afterwards.
+    """Train a method in place on a stream of tokens; afterwards it has its averaged weights.
 
-    A `callback` hears of every step: a function of `Progress`, a `Callback`, or several of those.
+    `callback` is a function of `Progress`, a `Callback`, or several of them.
     """
     device = next(method.parameters()).device
     run = RunOptions(device=str(device), log_every=1)

@@ -1,4 +1,4 @@
-"""What is minimised: a method's loss, as a module that can be spread over processes."""
+"""The training objective: a method's loss as a module, so that it can be distributed."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from partita.randomness import Noise, Purpose
 
 
 class Objective(nn.Module):
-    """A method's loss as a module, since distribution wraps the forward of one.
+    """A method's loss as a module, since data-parallel wrappers wrap a module's forward.
 
-    `lesson` is a loss to learn by in place of the method's own, for example a teacher's.
+    `distillation_loss` replaces the method's own loss, if it is given.
     """
 
     def __init__(
         self,
         method: nn.Module,
-        lesson: Callable[..., Loss] | None = None,
+        distillation_loss: Callable[..., Loss] | None = None,
         label_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.method, self.lesson, self.label_dropout = method, lesson, label_dropout
+        self.method, self.distillation_loss = method, distillation_loss
+        self.label_dropout = label_dropout
 
     def forward(
         self, batch: Batch, noise: Noise, step: int, bound: bool = False
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """What is differentiated, and the nats of the batch's rows, added up.
+        """The objective to differentiate, and the nats summed over the batch's rows.
 
-        With `bound`, nats are weighed as a bound's. What is differentiated may have more to it.
+        With `bound`, nats have the weights of the likelihood bound. The objective may have terms
+        besides the nats.
         """
         batch = replace(batch, label=self._labels(batch, noise, step, whole=bound))
         loss = self._loss(batch, noise, step, bound)
@@ -44,22 +46,22 @@ class Objective(nn.Module):
 
     def _loss(self, batch: Batch, noise: Noise, step: int, bound: bool) -> Loss:
         method = self.method
-        if bound and self.lesson is None and isinstance(method, MaskedMethod):
+        if bound and self.distillation_loss is None and isinstance(method, MaskedMethod):
             return method.loss(batch, noise, step, corruption=method.bound_corruption)
-        loss: Loss = (self.lesson or method.loss)(batch, noise, step)  # type: ignore[operator]
+        loss: Loss = (self.distillation_loss or method.loss)(batch, noise, step)  # type: ignore[operator]
         return loss
 
     def _labels(self, batch: Batch, noise: Noise, step: int, *, whole: bool) -> Tensor | None:
-        """The labels of a batch, if the network reads any.
+        """The labels of a batch, or None if the network is not conditioned on them.
 
-        Unless all are wanted, some are hidden behind the number after the last class.
+        Unless `whole`, some are replaced by the "no label" index, which follows the last class.
         """
         method = self.method
-        nobody = method.sizes.classes if isinstance(method, TextMethod) else 0
-        if batch.label is None or not nobody:
+        unlabeled = method.sizes.classes if isinstance(method, TextMethod) else 0
+        if batch.label is None or not unlabeled:
             return None
         if whole:
             return batch.label
-        place = torch.zeros(1, 1, dtype=torch.int64, device=batch.label.device)
-        hidden = noise.uniform(Purpose.LABEL, step, place)[:, 0] < self.label_dropout
-        return batch.label.masked_fill(hidden, nobody)
+        address = torch.zeros(1, 1, dtype=torch.int64, device=batch.label.device)
+        hidden = noise.uniform(Purpose.LABEL, step, address)[:, 0] < self.label_dropout
+        return batch.label.masked_fill(hidden, unlabeled)

@@ -1,6 +1,6 @@
 """A run's folder: its recipe, its checkpoints, its lock.
 
-In it are
+It contains
 
     recipe.json                         the resolved recipe, its version and the name of its tokens
     checkpoints/                        the latest few and the best
@@ -34,25 +34,25 @@ from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics
 
 RECIPE = "recipe.json"
 LOCK = ".lock"
-# What a run makes in its folder.
+# What a run creates in its folder.
 _MADE = (LOCK, RECIPE, METRICS, CURVES, SAMPLES, checkpoints.FOLDER, "tensorboard", "wandb")
 _LONGEST = 1e12  # seconds of training
-# What the optimizers keep for each parameter that they have moved.
+# The optimizers' state for each parameter that has had an update.
 _KEPT = {"AdamW": ("step", "exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 
 
 class RunFolder:
-    """Where one run lives. The first process of a run owns it."""
+    """The folder of one run. Only the run's first process writes to it."""
 
     def __init__(self, folder: Path, recipe: Recipe, prepared: Prepared) -> None:
         self.folder, self.recipe, self.tokenizer = folder, recipe, prepared.tokenizer
         self.tokens = prepared.folder.name
         self.provenance: dict[str, Any] = {}
         self.metrics: dict[str, float] = {}
-        """The newest numbers; they go into every checkpoint."""
+        """The newest metrics; they are saved with every checkpoint."""
 
     def open(self) -> None:
-        """Make the folder, and note the recipe; leftovers of writers that were killed go."""
+        """Create the folder and save the recipe; temporary files of killed writers are removed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / RECIPE
         content = {"tokens": self.tokens, **stamped(self.recipe.to_dict())}
@@ -62,7 +62,7 @@ class RunFolder:
             remove_partial(self.folder / checkpoints.FOLDER)
 
     def resume(self, engine: Engine) -> Path | None:
-        """Put the newest checkpoint into the engine. All processes call it."""
+        """Load the newest checkpoint into the engine. All processes call this."""
         newest = checkpoints.latest(self.folder)
         if newest is None:
             return None
@@ -92,7 +92,7 @@ class RunFolder:
         return newest
 
     def save(self, engine: Engine) -> Path:
-        """Write a checkpoint and let old ones go. All processes call it; the first one writes."""
+        """Write a checkpoint and delete old ones. All processes call this; the first one writes."""
         averaged, training = engine.averaged(), engine.state()
         place = checkpoints.folder_of(self.folder, engine.step)
         if engine.world.first:
@@ -135,7 +135,7 @@ class RunFolder:
 
 
 def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
-    """Step, seconds and metrics of a checkpoint."""
+    """Step, seconds and metrics that a checkpoint holds."""
     path = checkpoint / format.STATE
     state = format.read_json(path)
     step: Any = state.get("step")
@@ -162,7 +162,7 @@ def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
 def _check_tensors(
     checkpoint: Path, engine: Engine, averaged: dict[str, Tensor], training: dict[str, Tensor]
 ) -> None:
-    """Refuse tensors that the engine has no place for, before it takes any."""
+    """Refuse tensors that do not fit the engine, before any is loaded."""
     state = engine.method.state_dict()
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
     format.check_tensors(checkpoint / format.WEIGHTS, averaged, expected, "out")
@@ -184,9 +184,9 @@ def _kept(
     optimizer: torch.optim.Optimizer,
     training: dict[str, Tensor],
 ) -> dict[str, format.Kind]:
-    """The tensors that an optimizer keeps for a parameter; none if it never had a gradient."""
+    """The tensors of an optimizer's state for a parameter; none if it never had a gradient."""
     keys = _KEPT.get(type(optimizer).__name__)
-    if keys is None:  # one that somebody registered: it knows best
+    if keys is None:  # an optimizer registered by the user: its state is unknown
         stored = (key for key in training if key.startswith(prefix) and key.endswith(f".{name}"))
         return {key: (training[key].shape, training[key].dtype) for key in stored}
     kinds = {
@@ -201,9 +201,9 @@ def _kept(
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time trains in a folder; the system frees the lock of a dead one.
+    """Lock a folder, so that one process at a time trains in it; the lock of a dead one is freed.
 
-    An error that comes before there is anything to keep leaves the folder as it was.
+    An error before anything has been saved leaves the folder as it was.
     """
     with parents_made(folder / LOCK):
         names = {path.name for path in folder.iterdir()}
@@ -212,8 +212,8 @@ def locked(folder: Path) -> Iterator[None]:
             try:
                 yield
             except BaseException as error:
-                if checkpoints.listed(folder) == before and not _tells(folder, error):
-                    # Windows removes no file that is open: there the lock goes when it is freed.
+                if checkpoints.listed(folder) == before and not _journal_explains(folder, error):
+                    # Windows cannot remove an open file: there the lock goes when it is freed.
                     stays = {LOCK} if WINDOWS else set()
                     for name in set(_MADE) - names - stays:
                         remove_folder(folder / name)
@@ -222,7 +222,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """The lock of a folder, held inside; one that another process holds is an error."""
+    """Hold the lock of a folder inside the block; fail if another process holds it."""
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
@@ -237,6 +237,6 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _tells(folder: Path, error: BaseException) -> bool:
-    """Whether the journal helps to understand an error: a loss that broke, not a full disk."""
+def _journal_explains(folder: Path, error: BaseException) -> bool:
+    """Whether the journal helps to understand an error: a bad loss does, a full disk does not."""
     return not isinstance(error, OSError) and bool(read_metrics(folder))

@@ -38,13 +38,13 @@ from partita.training.signals import Signals
 from partita.training.starting import starting_model
 from partita.training.throughput import flops_per_token, peak_flops
 
-# Arguments of what a run is made of, as keys of the recipe.
+# Arguments of the parts of a run, as keys of the recipe.
 _NAMES = NAMES | {"device": "run.device", "length": "network.length"}
-_ENTROPY_TOKENS = 1 << 24  # of the training text, enough for its unigram entropy
+_ENTROPY_TOKENS = 1 << 24  # tokens of the training text for its unigram entropy
 
 
 def default_folder(recipe: Recipe) -> Path:
-    """A run's folder unless one is given: named after the text and the method."""
+    """The default folder of a run, named after the text and the method."""
     name = recipe.data.path.removeprefix(PREFIX).split("?")[0].rstrip("/")
     stem = Path(name).name.split(".")[0] or "text"
     return RUNS / f"{stem}-{recipe.method.name}"
@@ -56,9 +56,9 @@ def train(
     callbacks: Callback | Sequence[Callback] | None = None,
     signals: Signals | None = None,
 ) -> int:
-    """Train a recipe in a folder, from where it stands: 0 at the end, or a signal's number.
+    """Train a recipe in a folder, resuming if it was begun; return 0, or a signal's number.
 
-    Whoever has several runs to make listens to `signals` around all of them.
+    For several runs in a row, the caller passes one `signals` that is entered around all of them.
     """
     folder, recipe = Path(out or default_folder(recipe)), recipe.resolved()
     with naming(_NAMES), joined(recipe.run.device) as world, ExitStack() as held:
@@ -74,7 +74,7 @@ def train(
 def _train(
     recipe: Recipe, folder: Path, callbacks: list[Callback], world: World, signals: Signals
 ) -> int:
-    """Prepare, build, resume, train."""
+    """Prepare the data, build the method, resume, train."""
     start = starting_model(recipe)
     prepared = _prepare(recipe, start, folder, world, Callbacks(callbacks))
     rows = orders(recipe, prepared)
@@ -94,7 +94,7 @@ def _train(
     every.on_start(info)
     with signals.awaited():
         stopped_by = RunTrainer(engine, *rows, every, run, signals).train()
-        stopped_by = stopped_by or signals.received  # also one that came after the last step
+        stopped_by = stopped_by or signals.received  # also a signal after the last step
     every.on_end(stopped_by)
     return stopped_by
 
@@ -102,10 +102,10 @@ def _train(
 def _prepare(
     recipe: Recipe, start: TrainedModel | None, folder: Path, world: World, callback: Callback
 ) -> Prepared:
-    """Tokens: the first process makes or checks them, the others open what it says.
+    """The tokens: the first process makes or checks them, the others open its files.
 
-    Where they do not see its files, each makes its own. A model that is trained further keeps its
-    own tokenizer.
+    Processes that do not see its files make their own. A model that is trained further keeps its
+    tokenizer.
     """
     tokenizer = None if start is None else start.tokenizer
     accept, examine = partial(check_resume, folder, recipe), partial(check_tokens, recipe)
@@ -119,7 +119,7 @@ def _prepare(
 
 
 def _method(recipe: Recipe, prepared: Prepared, start: TrainedModel | None) -> nn.Module:
-    """What is trained: a new method, or that of the model to start from."""
+    """The method to train: a new one, or that of the model to start from."""
     if start is not None:
         return start.method
     torch.manual_seed(recipe.training.seed)
@@ -129,7 +129,7 @@ def _method(recipe: Recipe, prepared: Prepared, start: TrainedModel | None) -> n
 def _provenance(
     recipe: Recipe, prepared: Prepared, start: TrainedModel | None, world: World
 ) -> dict[str, Any]:
-    """What checkpoints say of where they come from."""
+    """The provenance that checkpoints record."""
     facts: dict[str, Any] = {
         "data": Path(recipe.data.path).name,
         "tokens": prepared.folder.name,
@@ -145,7 +145,7 @@ def _provenance(
 
 def _info(run: RunFolder, prepared: Prepared, engine: Engine, resumed: Path | None) -> RunInfo:
     recipe, method, world = run.recipe, engine.method, engine.world
-    # Bits of a divergence, or of texts with their ends, are not to be compared with an entropy.
+    # A divergence, or the bits of texts with their ends, cannot be compared with an entropy.
     apart = recipe.distillation.round > 0 or (isinstance(method, TextMethod) and method.whole_texts)
     return RunInfo(
         run.folder,
@@ -165,7 +165,7 @@ def _unigram_bits(tokens: Shards) -> float:
 
 
 class RunTrainer(Trainer):
-    """A trainer of a run in a folder: it saves checkpoints, draws previews and hears signals."""
+    """A trainer with a run folder: it saves checkpoints, draws previews and obeys signals."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class RunTrainer(Trainer):
         return tokens_per_second * self._flops / self._peak / self.engine.world.size
 
     def validated(self, bound: Estimate) -> bool:
-        # Every process measures the same; the first one knows what has been kept so far.
+        # Every process has the same bound; only the first one knows the best bits so far.
         run, world = self.run, self.engine.world
         record = run.best_bits() if world.first else math.inf
         better = bool(world.largest(float(world.first and bound.bits < record))[0])
@@ -204,7 +204,7 @@ class RunTrainer(Trainer):
         return better
 
     def _preview(self) -> None:
-        """Some texts or images, drawn by the first process from the averaged weights of all."""
+        """Draw some texts or images from the averaged weights, on the first process."""
         run, engine = self.run, self.engine
         count = run.recipe.run.previews
         if count == 0:

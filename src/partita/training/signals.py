@@ -1,4 +1,4 @@
-"""The signals that ask a run for its end, and what becomes of the handlers that were there."""
+"""Handling of the signals that stop a run; previous handlers are restored."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from partita.signals import ENDING, not_forgotten, stop
 
 
 class Signals:
-    """SIGTERM, SIGHUP and Ctrl-C ask a run for a checkpoint and an end; a second one ends at once.
+    """SIGTERM, SIGHUP and Ctrl-C make a run save a checkpoint and stop; a second one stops at once.
 
-    So does the first one as long as there is nothing to save, which is outside of `awaited`.
+    Outside of `awaited` there is nothing to save, and the first one stops at once too.
     """
 
     WATCHED = (*ENDING, signal.SIGINT)
 
     def __init__(self, heard: Callable[[int], None] = lambda _number: None) -> None:
-        """`heard` is called, in the middle of anything, when a signal is noted."""
+        """`heard` is called from the signal handler when a signal is noted."""
         self.received, self._heard, self._awaited = 0, heard, False
 
     def __enter__(self) -> Signals:
         handlers = {number: signal.getsignal(number) for number in self.WATCHED}
-        # What is ignored stays so: nohup makes a run outlive its terminal.
+        # Ignored signals stay ignored: nohup lets a run outlive its terminal.
         self._before = {n: handler for n, handler in handlers.items() if handler != signal.SIG_IGN}
         for number in self._before:
             signal.signal(number, self._note)
@@ -34,7 +34,7 @@ class Signals:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Inside, somebody looks at what was received between any two steps."""
+        """Inside the block, the caller checks `received` between any two steps."""
         self._awaited = True
         try:
             yield

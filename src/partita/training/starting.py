@@ -1,4 +1,4 @@
-"""The model that a run starts from (`--from`), if one is named."""
+"""The model that a run starts from (`--from`), if one is given."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from partita.models.assembling import build
 from partita.models.trained import TrainedModel, load
 from partita.training.conversion import check_conditions, converted, is_conversion, may_change
 
-# What a model that is trained further keeps, but for a key that no weight depends on.
+# What a model that is trained further must keep, except a key that no weight depends on.
 _KEPT = ("method.name", "method.conditioning", "method.options.", "tokenizer.", "network.")
 _FREE = {"network.dropout"}
 
 
 def starting_model(recipe: Recipe) -> TrainedModel | None:
-    """The model to start from, if one is named; its weights must fit the recipe's network."""
+    """The model to start from, if one is given; its weights must fit the recipe's network."""
     path = recipe.training.start_from
     if path is None:
         return None
@@ -32,9 +32,9 @@ def starting_model(recipe: Recipe) -> TrainedModel | None:
 
 
 def check_same_model(recipe: Recipe, base: Recipe, path: str) -> None:
-    """A model that is trained further keeps its method, its network and its tokenizer.
+    """Refuse a recipe that changes the method, the network or the tokenizer of its start.
 
-    One whose method changes keeps the rest, but for its length, which no weight depends on.
+    A conversion may change the method, and the length, which no weight depends on.
     """
     free = set(_FREE)
     ours, theirs = flatten(recipe.to_dict()), flatten(base.resolved().to_dict())

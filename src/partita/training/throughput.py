@@ -1,4 +1,4 @@
-"""How close training comes to what the device can do: model FLOPs utilization."""
+"""Model FLOPs utilization (MFU): the fraction of the device's peak that training reaches."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ PEAKS = {
 
 
 def network_of(method: nn.Module) -> AnyNetwork:
-    """A method's network, with what it says of itself; nothing, where there is no such network."""
+    """A method's network, or a default `AnyNetwork` if it is of another class."""
     network = getattr(method, "network", None)
     return network if isinstance(network, AnyNetwork) else AnyNetwork()
 
 
 def flops_per_token(method: nn.Module, length: int) -> float:
-    """Forward and backward: 6 for each weight of a matrix product, and attention's two products.
+    """FLOPs per token, forward and backward: 6 per matrix weight, plus attention's two products.
 
-    A method may run its network more than once over every token. Tokens may share a place of the
-    network (a pixel, a patch), and what is computed there.
+    A method may run its network several times over every token. Several tokens may share a
+    position of the network (a pixel, a patch) and its computation.
     """
     network = network_of(method)
     weights = (p for name, p in method.named_parameters() if p.ndim >= 2 and "embed" not in name)
-    places = length / network.tokens_each
-    once = 6.0 * sum(p.numel() for p in weights) + 12.0 * places * network.attended_width
+    positions = length / network.tokens_each
+    once = 6.0 * sum(p.numel() for p in weights) + 12.0 * positions * network.attended_width
     passes = method.passes if isinstance(method, TextMethod) else 1
     return once / network.tokens_each * passes
 

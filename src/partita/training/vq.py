@@ -1,4 +1,4 @@
-"""Training of VQ tokenizers: reconstruction, commitment to codes, and if asked for an adversary."""
+"""Training of VQ tokenizers: reconstruction, commitment, and optionally an adversarial loss."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from partita.training.image_trainer import (
     seeded,
 )
 
-HALF_BYTE = 1 / 255  # half the distance of two neighbouring bytes on the scale from -1 to 1
+HALF_BYTE = 1 / 255  # half the distance of two neighboring bytes on the scale from -1 to 1
 RECONSTRUCTIONS: Registry[type[Reconstruction]] = Registry("reconstruction")
 
 
 @dataclass(frozen=True)
 class VQOptions(StepOptions):
-    """How a VQ tokenizer is made."""
+    """Options of training a VQ tokenizer."""
 
     network: VQConfig = field(default_factory=VQConfig)
-    """The network and its quantiser."""
+    """The network and its quantizer."""
     reconstruction: str = "l2"
-    """l2 (squared error), or logistic (bits of the pixels under a discretised logistic law)."""
+    """l2 (squared error), or logistic (bits of pixels, as a discretized logistic distribution)."""
     commitment: float = 0.25
     """Weight of the distance between vectors and their codes (ema alone has one)."""
     adversarial: float = 0.0
-    """Weight of a patch discriminator's opinion; 0 is none."""
+    """Weight of a patch discriminator's loss; 0 is none."""
     adversarial_from: float = 0.5
-    """Share of the run after which the discriminator begins."""
+    """Fraction of the run after which the discriminator begins."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,34 +57,34 @@ class VQOptions(StepOptions):
 
 @dataclass(frozen=True)
 class VQQuality:
-    """How well images survive, and how many codes they take."""
+    """Reconstruction error, and usage of the codes."""
 
     error: float
     """Mean squared error of the pixels, which go from 0 to 1."""
     used: int
-    """Codes that occur."""
+    """Number of codes that occur."""
     perplexity: float
     """Exponential of the entropy of the codes' frequencies."""
     size: int
-    """Codes that there are."""
+    """Number of codes in the codebook."""
 
 
 @dataclass(frozen=True)
 class VQProgress:
-    """What a callback sees: the newest step, on its own batch."""
+    """Progress for a callback: the newest step, measured on its own batch."""
 
     step: int
     loss: float
     quality: VQQuality
     revived: int
-    """Unused codes that were given another place since the last report."""
+    """Number of unused codes that were moved since the last report."""
 
 
 # Losses ------------------------------------------------------------------------------------------
 
 
 class Reconstruction(nn.Module, ABC):
-    """How far pixels (from -1 to 1) are from what they should be; the mean over pixels."""
+    """Reconstruction loss of pixels (from -1 to 1), averaged over pixels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class SquaredError(Reconstruction):
 
 @RECONSTRUCTIONS.register("logistic")
 class DiscretisedLogistic(Reconstruction):
-    """Nats per pixel if bytes were the rounded values of a logistic law around the guess.
+    """Nats per pixel if bytes are the rounded values of a logistic distribution around the guess.
 
     Its width is learned, one for each channel. The probability of a byte is s(a) - s(b) at the ends
     a > b of its cell, with s the sigmoid; this equals s(a) s(-b) (1 - exp(b - a)), of which each
@@ -133,19 +133,19 @@ class DiscretisedLogistic(Reconstruction):
 
 
 class Adversary:
-    """A discriminator that learns beside the network, with hinge losses (Lim and Ye, 2017)."""
+    """A discriminator trained alongside the network, with hinge losses (Lim and Ye, 2017)."""
 
     def __init__(self, channels: int, options: VQOptions, device: torch.device) -> None:
         self.discriminator = PatchDiscriminator(channels).to(device)
         self.optimizer = ClippedAdamW([self.discriminator], options)
 
     def opinion(self, guess: Tensor) -> Tensor:
-        """What the network has to bring down: how false its images look."""
+        """The network's adversarial loss: how fake its images look to the discriminator."""
         score: Tensor = self.discriminator(guess)
         return -score.mean()
 
     def learn(self, guess: Tensor, x: Tensor, step: int) -> None:
-        """Tell real images from those of the network."""
+        """One discriminator step: tell real images from reconstructions."""
         real, false = self.discriminator(x), self.discriminator(guess.detach())
         self.optimizer.step(F.relu(1 - real).mean() + F.relu(1 + false).mean(), step)
 
@@ -154,7 +154,7 @@ class Adversary:
 
 
 class _Pass(NamedTuple):
-    """Some images on their way through the network."""
+    """A batch of images, with what the network computed of them."""
 
     x: Tensor
     vectors: Tensor
@@ -163,7 +163,7 @@ class _Pass(NamedTuple):
 
 
 class VQTrainer(ImageTrainer[_Pass]):
-    """Reconstruction and commitment, and from a share of the run on an adversary."""
+    """Trains with reconstruction and commitment, and with an adversary from some step on."""
 
     def __init__(self, pixels: Tensor, options: VQOptions, device: torch.device) -> None:
         _, channels, rows, columns = pixels.shape
@@ -195,12 +195,12 @@ class VQTrainer(ImageTrainer[_Pass]):
             judge.learn(seen.guess, seen.x, step)
 
     def _judge(self, step: int) -> Adversary | None:
-        """The adversary, once its time has come."""
+        """The adversary, from the step at which it begins; None before."""
         begun = step >= self.vq.adversarial_from * self.vq.steps
         return self.adversary if begun else None
 
     def progress(self, step: int, loss: float, seen: _Pass) -> VQProgress:
-        """What has happened since the last report."""
+        """Progress since the last report."""
         quality = _seen(seen.guess, seen.x, seen.codes, self.network.quantiser.size)
         revived, self.revived = self.revived, 0
         return VQProgress(step, loss, quality, revived)
@@ -211,7 +211,7 @@ def train_vq(
     options: VQOptions | None = None,
     callback: Callable[[VQProgress], None] | None = None,
 ) -> VQTokenizer:
-    """A tokenizer for images like these; on a CPU the same seed gives the same one."""
+    """Train a tokenizer on images; on a CPU the same seed gives the same one."""
     options = options or VQOptions()
     require_images(len(images))
     trainer = VQTrainer(images.bytes(), options, choose_device(options.device))
@@ -231,7 +231,7 @@ def _seen(guess: Tensor, x: Tensor, codes: Tensor, size: int) -> VQQuality:
 
 
 def measure_vq(tokenizer: VQTokenizer, images: Images) -> VQQuality:
-    """The quality of a tokenizer on images, best on some that it was not trained on."""
+    """The quality of a tokenizer on images; use images that it was not trained on."""
     require_images(len(images))
     network = tokenizer.network
     pixels = byte_pixels(images, (network.channels, *network.size))
