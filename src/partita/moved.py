@@ -96,6 +96,7 @@ def today_of(name: str) -> str:
     return new
 
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -113,6 +114,17 @@ def old_keywords(**today: str) -> Callable[[F], F]:
             return function(*given, **named)
 
         return cast(F, renamed)
+
+    return add
+
+
+def old_fields(**today: str) -> Callable[[type[T]], type[T]]:
+    """Decorator for a dataclass whose fields had other names: `@old_fields(old="new")`."""
+
+    def add(options: type[T]) -> type[T]:
+        build = old_keywords(**today)(options.__init__)
+        options.__init__ = build  # type: ignore[assignment,method-assign]
+        return options
 
     return add
 

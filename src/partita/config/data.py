@@ -24,7 +24,7 @@ NAMES = {
     "documents": "data.documents",
     "label": "data.label",
     "size": "data.size",
-    "colour": "data.colour",
+    "color": "data.color",
     "rows": "data.rows",
     "valid": "data.validation_fraction",
     "tokenizer": "tokenizer.name",
@@ -64,7 +64,7 @@ class DataOptions:
     """Packed rows: tokens read those of their own document alone."""
     size: int | None = None
     """Images: rows and columns; the shorter side is resized to it, the middle of the other kept."""
-    colour: bool | None = None
+    color: bool | None = None
     """Images: three channels, or one; as the files have it unless given."""
     cache: str = "prepared"
     """Folder where tokens are kept, under a name made of everything that went into them."""

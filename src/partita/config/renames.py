@@ -22,6 +22,7 @@ NETWORK: Mapping[str, str] = {
 """What belongs to one kind of network."""
 
 TRAINING: Mapping[str, str] = {
+    "data.colour": "data.color",
     "data.valid": "data.validation_fraction",
     "run.capture": "run.cuda_graph",
     "run.distribution": "run.parallel",

@@ -48,7 +48,11 @@ class ImageSet:
 
     def identity(self) -> str:
         """A hash of everything that the pixels depend on."""
-        digest = hashlib.sha256(json.dumps([vars(self.options), self.valid]).encode())
+        # Under the name that the option had first, so that tokens in caches are found again.
+        options = {
+            "colour" if name == "color" else name: v for name, v in vars(self.options).items()
+        }
+        digest = hashlib.sha256(json.dumps([options, self.valid]).encode())
         if self.path == DIGITS:
             digest.update(DIGITS.encode())
             return digest.hexdigest()

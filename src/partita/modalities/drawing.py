@@ -46,7 +46,7 @@ def read_picture(model: ImageModel, name: str) -> UInt8[Tensor, "1 C H W"]:
     """A picture of a file, or, by its number, of the test images of the model's set."""
     data = model.recipe.data
     if name.isdecimal():
-        how = ImageOptions(split="test", size=data.size, colour=data.colour)
+        how = ImageOptions(split="test", size=data.size, color=data.color)
         with naming({"path": "text", "split": "text"}):
             images = read_images(data.path, how)
         last = len(images) - 1
@@ -55,7 +55,7 @@ def read_picture(model: ImageModel, name: str) -> UInt8[Tensor, "1 C H W"]:
     with reading(Path(name), "text"):
         content = Path(name).read_bytes()
     with naming({"path": "text"}):
-        pixels = decode(content, name, data.size, data.colour)
+        pixels = decode(content, name, data.size, data.color)
     return torch.from_numpy(pixels)[None]
 
 

@@ -81,7 +81,7 @@ def _samples(
 
 def _read(model: ImageModel, name: str, split: str) -> Images:
     data = model.recipe.data
-    return read_images(name, ImageOptions(split=split, size=data.size, colour=data.colour))
+    return read_images(name, ImageOptions(split=split, size=data.size, color=data.color))
 
 
 def _likelihood(

@@ -27,7 +27,7 @@ from partita.modalities.base import (
     Work,
 )
 from partita.modalities.drawing import PARTS, Film, hidden_part, read_picture
-from partita.models.image_model import GREY, ImageModel
+from partita.models.image_model import GRAY, ImageModel
 
 EACH = "each"  # in place of a label: all of them
 PICTURE = "samples.png"
@@ -104,7 +104,7 @@ class ImageModality(Modality[ImageModel]):
         with naming({"images": "text"}):
             filled = model.infill(pictures, ~hidden, label=asked.label, **asked.how)
         covered = model.covered(hidden.flatten()[None], original.shape[2])
-        shown = torch.cat([original, original.masked_fill(covered, GREY), filled])
+        shown = torch.cat([original, original.masked_fill(covered, GRAY), filled])
         place = Path(own.out or FILLED)
         grid_png(shown, math.ceil(math.sqrt(len(shown))), place)
         return _written({"out": str(place), "images": count})

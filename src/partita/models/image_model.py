@@ -18,7 +18,7 @@ from partita.models.trained import MODELS, TrainedModel
 from partita.samplers import Prompt
 from partita.samplers.base import Step
 
-GREY = 128  # of what is hidden
+GRAY = 128  # of what is hidden
 
 
 @MODELS.register("images")
@@ -96,10 +96,10 @@ class ImageModel(TrainedModel):
         return self.tokenizer.decode(tokens.cpu())
 
     def draft(self, step: Step) -> Pixels:
-        """What a sampler has so far; what is still hidden is grey."""
+        """What a sampler has so far; what is still hidden is gray."""
         tokens, hidden = step.canvas.tokens, ~step.canvas.revealed
         pixels = self.decode(tokens.where(~hidden, 0))
-        return pixels.masked_fill(self.covered(hidden, pixels.shape[2]).cpu(), GREY)
+        return pixels.masked_fill(self.covered(hidden, pixels.shape[2]).cpu(), GRAY)
 
     def covered(self, hidden: Bool[Tensor, "N L"], height: int) -> Bool[Tensor, "N 1 H W"]:
         """The pixels that some hidden tokens stand for, in images so high."""

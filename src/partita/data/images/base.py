@@ -65,7 +65,7 @@ def as_bytes(pixels: UInt8[Tensor, "*shape"], levels: int) -> UInt8[Tensor, "*sh
 
 
 def check_levels(levels: int, argument: str = "levels") -> None:
-    """Refuse what is no number of grey levels."""
+    """Refuse what is no number of gray levels."""
     require_int(levels, argument, 2, BYTE_LEVELS)
 
 

@@ -68,7 +68,7 @@ def unmasking_gif(
 ) -> None:
     """Write a moving picture: each frame is the same images at one moment, the last one stays.
 
-    How what is still masked looks is for the caller to say: grey is usual.
+    How what is still masked looks is for the caller to say: gray is usual.
     """
     require(len(frames) > 0, "frames", "there are none")
     shapes = {tuple(frame.shape) for frame in frames}

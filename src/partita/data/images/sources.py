@@ -15,6 +15,7 @@ from partita.data.images.idx import holds_idx, mnist
 from partita.errors import InputError, require, require_int
 from partita.files.reading import package, reading
 from partita.memory import machine_memory
+from partita.moved import old_fields
 from partita.randomness import permuted
 
 DIGITS = "digits"
@@ -24,6 +25,7 @@ _LARGEST_SIDE = 1 << 12
 _KNOWN = f"{DIGITS}, a folder of MNIST's files, of CLASS/NAME.png, or a .tar(.gz, .xz) of one"
 
 
+@old_fields(colour="color")
 @dataclass(frozen=True)
 class ImageOptions:
     """Which images of a data set, and how they are to be."""
@@ -32,7 +34,7 @@ class ImageOptions:
     """train or test. A folder of classes without such parts is all for training."""
     size: int | None = None
     """Rows and columns: the shorter side is resized to it, the middle of the longer one kept."""
-    colour: bool | None = None
+    color: bool | None = None
     """Three channels, or one; as the files have it unless given."""
     levels: int | None = None
     """Values of a pixel, fewer than the 256 of a byte; as the data has it unless given."""
@@ -44,8 +46,8 @@ class ImageOptions:
             require_int(self.size, "size", 1, _LARGEST_SIDE)
         if self.levels is not None:
             check_levels(self.levels)
-        chosen = self.colour is None or isinstance(self.colour, bool)
-        require(chosen, "colour", f"must be true or false, got {self.colour!r}")
+        chosen = self.color is None or isinstance(self.color, bool)
+        require(chosen, "color", f"must be true or false, got {self.color!r}")
 
 
 def digits() -> Images:
@@ -88,13 +90,13 @@ def _digits_part(train: bool) -> Images:
 
 
 def _adapted(images: Images, options: ImageOptions) -> Images:
-    """Grey images of one size, in the colours and the size that are asked for."""
+    """Gray images of one size, in the colors and the size that are asked for."""
     height, width = images.pixels.shape[2:]
     size = options.size
     if size is not None and (height, width) != (size, size):
         rows = [decoding.resize_pixels(row, size) for row in images.bytes().numpy()]
         images = replace(images, pixels=torch.from_numpy(np.stack(rows)), levels=BYTE_LEVELS)
-    if options.colour:
+    if options.color:
         images = replace(images, pixels=images.pixels.expand(-1, 3, -1, -1).contiguous())
     return images
 
@@ -118,7 +120,7 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
             place = places[name] = folders.place_of(name, path)
             if place.split in ("", options.split):
                 shown = f"{path}: {name}"
-                found[name] = decoding.decode(read(), shown, options.size, options.colour)
+                found[name] = decoding.decode(read(), shown, options.size, options.color)
                 held += found[name].nbytes
                 require(held <= most, "path", f"{path} holds {problem}", "give a size to shrink to")
     _check_layout(path, list(places.values()), options.split)
@@ -166,7 +168,7 @@ def _stacked(path: Path, names: list[str], found: dict[str, decoding.Pixels]) ->
         row = found.pop(name)
         if row.shape != first.shape:
             shapes = f"{first_name} is {_shape(first)}, {name} {_shape(row)}"
-            remedy = "give size, to which all are brought, or colour, true or false"
+            remedy = "give size, to which all are brought, or color, true or false"
             raise InputError("path", f"{path} holds images of several kinds: {shapes}", remedy)
         every[number] = row
     return torch.from_numpy(every)
