@@ -1,7 +1,7 @@
 """Hugging Face: data sets as a corpus and tokenizers by name, from the hub or from a folder.
 
-Nothing is imported, and no connection made, before one of them is asked for. What is a name on
-the hub is told in `partita.files.names`.
+Packages are imported, and connections made, on first use. `partita.files.names` decides which
+names are on the hub.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Loaded:
     def texts(self, field: str, label: str | None = None) -> Iterator[tuple[str, str | None]]:
         """One field, and the one that holds the class, row by row. Rows without text are left out.
 
-        Classes that the data set knows by name are called so.
+        Numbers of classes become the data set's names for them.
         """
         names = self.data.column_names
         has = f"it has: {', '.join(names)}"
@@ -141,7 +141,7 @@ class DataSet:
 def fetch_tokenizer(name: str, asked: Hosted, flag: str) -> Path:
     """The `tokenizer.json` of a repository of the hub, from the local cache if it is current.
 
-    `name` is what was asked for, and `flag` where.
+    `name` is what the user gave, and `flag` where.
     """
     try:
         return fetch(asked, TOKENIZER_FILE)
