@@ -123,7 +123,7 @@ def old_fields(**today: str) -> Callable[[type[T]], type[T]]:
 
     def add(options: type[T]) -> type[T]:
         build = old_keywords(**today)(options.__init__)
-        options.__init__ = build  # type: ignore[assignment,method-assign]
+        options.__init__ = build  # type: ignore[method-assign]
         return options
 
     return add

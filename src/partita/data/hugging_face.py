@@ -89,30 +89,30 @@ class DataSet:
         are therefore hashed too, and what `datasets` keeps of them is kept under that hash.
         """
         datasets = package("datasets", f"{PREFIX}{self.name}", "datasets")
-        asked = self._asked()
+        remote = self._repository()
         contents, cache = hashlib.sha256(), None
-        if asked is None:
+        if remote is None:
             for path in files_under(Path(self.name)):
                 contents.update(os.fsencode(path.relative_to(self.name)) + b"\0")
                 contents.update(content_hash(path))
             cache = str(Path(datasets.config.HF_DATASETS_CACHE, f"partita-{contents.hexdigest()}"))
-        trouble = None if asked is None else out_of_reach(asked, "README.md", "dataset")
+        trouble = None if remote is None else out_of_reach(remote, "README.md", "dataset")
         try:
             with nullcontext() if trouble is None else offline(datasets.config):
                 data = datasets.load_dataset(
-                    self.name if asked is None else asked.repository,
+                    self.name if remote is None else remote.repository,
                     self.config,
                     split=self.split,
                     cache_dir=cache,
                     keep_in_memory=False,
-                    revision=None if asked is None else asked.revision,
+                    revision=None if remote is None else remote.revision,
                 )
         except Exception as error:  # of many kinds: names, connections, formats
-            raise self._not_loaded(error, asked, trouble) from error
+            raise self._not_loaded(error, remote, trouble) from error
         contents.update(data._fingerprint.encode())
         return Loaded(f"{PREFIX}{self.name}", data, contents.digest())
 
-    def _asked(self) -> Hosted | None:
+    def _repository(self) -> Hosted | None:
         """The repository of the hub that the name means; None for a folder here."""
         place = Path(self.name)
         if looks_local(self.name) or self.name.count("/") > 1:
@@ -124,15 +124,15 @@ class DataSet:
         return hosted(f"{PREFIX}{self.name}", "path")
 
     def _not_loaded(
-        self, error: Exception, asked: Hosted | None, trouble: str | None
+        self, error: Exception, remote: Hosted | None, trouble: str | None
     ) -> InputError:
         """The error for a data set that cannot be read."""
         which = f"the data set {self.name!r}"
-        if asked is not None:
+        if remote is not None:
             which += f", which is no folder here{near(self.name)}"
-        if asked is not None and trouble is not None and isinstance(error, ConnectionError):
-            absent = no_network(trouble, asked, kind="dataset")
-            remedy = absent.remedy(f"give {PREFIX}./{asked.folder}", "")
+        if remote is not None and trouble is not None and isinstance(error, ConnectionError):
+            absent = no_network(trouble, remote, kind="dataset")
+            remedy = absent.remedy(f"give {PREFIX}./{remote.folder}", "")
             return InputError("path", f"{which}: {absent.why}", remedy)
         why = " ".join(f"{error} {error.__cause__ or ''}".split())
         return InputError("path", f"{which}: {why}")

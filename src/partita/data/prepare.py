@@ -91,9 +91,9 @@ def tokenizer_file(name: str, flag: str = "--tokenizer.name") -> Path | None:
     with reading(Path(name), "tokenizer"):
         if Path(name).is_file():
             return Path(name)
-    asked = hosted(name, "tokenizer", flag)
-    if asked is not None:
-        return fetch_tokenizer(name, asked, flag)
+    remote = hosted(name, "tokenizer", flag)
+    if remote is not None:
+        return fetch_tokenizer(name, remote, flag)
     what = "file" if "/" in name else "name"
     raise InputError(
         "tokenizer",

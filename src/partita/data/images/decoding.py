@@ -1,4 +1,4 @@
-"""One image file to pixels, and pixels to another size. Pillow does the work."""
+"""Decode an image file to pixels, and resize pixels, by Pillow."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _reason(error: Exception) -> str:
 
 
 def resized(picture: Picture, size: int | None) -> Picture:
-    """A picture with its shorter side that long, cropped around its centre to a square."""
+    """A picture with its shorter side that long, cropped around its center to a square."""
     if size is None or picture.size == (size, size):
         return picture
     width, height = picture.size
@@ -83,7 +83,7 @@ def resize_pixels(pixels: Pixels, size: int) -> Pixels:
 
 
 def _flat(picture: Picture, name: str, color: bool | None) -> Picture:
-    """A picture in gray or in colors, without transparency."""
+    """A picture in gray or RGB; one with transparent parts is refused."""
     known = picture.mode in (*_GRAY, *_COLOR)
     problem = f"{name} has pixels of the kind {picture.mode!r}"
     require(known, "path", problem, "convert it to 8 bits of grey or colour first")

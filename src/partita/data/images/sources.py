@@ -1,4 +1,4 @@
-"""From a name or a path to images: digits, MNIST's files, folders by class, tars of them."""
+"""Read images by name or path: digits, MNIST's files, folders by class, tars of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from partita.randomness import permuted
 
 DIGITS = "digits"
 HELD_OUT = 297  # of the 1,797 digits
-_SPLIT_SEED = 2024  # fixed: a test image must be one for everybody
+_SPLIT_SEED = 2024  # fixed: test images must be the same everywhere
 _LARGEST_SIDE = 1 << 12
 _KNOWN = f"{DIGITS}, a folder of MNIST's files, of CLASS/NAME.png, or a .tar(.gz, .xz) of one"
 
@@ -28,7 +28,7 @@ _KNOWN = f"{DIGITS}, a folder of MNIST's files, of CLASS/NAME.png, or a .tar(.gz
 @old_fields(colour="color")
 @dataclass(frozen=True)
 class ImageOptions:
-    """Which images of a data set, and how they are to be."""
+    """Which images of a data set to read, and in which form."""
 
     split: str = "train"
     """train or test. A folder of classes without such parts is all for training."""
@@ -90,7 +90,7 @@ def _digits_part(train: bool) -> Images:
 
 
 def _adapted(images: Images, options: ImageOptions) -> Images:
-    """Gray images of one size, in the colors and the size that are asked for."""
+    """Gray images of one size, in the channels and the size of the options."""
     height, width = images.pixels.shape[2:]
     size = options.size
     if size is not None and (height, width) != (size, size):
@@ -105,7 +105,7 @@ def _adapted(images: Images, options: ImageOptions) -> Images:
 
 
 def _by_class(path: Path, options: ImageOptions) -> Images:
-    """One pass over all files; those of the other part are named, not read."""
+    """One pass over all files; of those in the other split, only names are read."""
     places: dict[str, folders.Place] = {}
     found: dict[str, decoding.Pixels] = {}
     directories: set[str] = set()
@@ -132,7 +132,7 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
 
 
 def _check_layout(path: Path, places: list[folders.Place], split: str) -> None:
-    """All images are laid out in one way, and some are in the part that is asked for."""
+    """Refuse images in several layouts, and data without images of the split."""
     kinds = ", ".join(decoding.SUFFIXES)
     require(bool(places), "path", f"{path} holds no images", f"images are files such as {kinds}")
     first = places[0]
@@ -161,7 +161,7 @@ def _classes(
 
 
 def _stacked(path: Path, names: list[str], found: dict[str, decoding.Pixels]) -> Tensor:
-    """All images as one tensor; each is let go as soon as it is in there."""
+    """All images as one tensor; each is freed as soon as it is in there."""
     first_name, first = names[0], found[names[0]]
     every = np.empty((len(names), *first.shape), np.uint8)
     for number, name in enumerate(names):
