@@ -1,4 +1,4 @@
-"""Partita: masked and partition generative modelling."""
+"""Partita: masked and partition generative models, which learn to fill in hidden tokens."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ OLD_NAMES = {"DecoderOptions": "partita.networks.old_names"}  # for one version
 know_old_names()
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-if not TYPE_CHECKING:  # which would take every name for an object that exists
+if not TYPE_CHECKING:  # type checkers would accept any attribute
 
     def __getattr__(name: str) -> object:
         if name in OLD_NAMES:

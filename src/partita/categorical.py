@@ -67,7 +67,7 @@ def kept_by_top_p(probs: Float[Tensor, "N V"], p: float) -> Bool[Tensor, "N V"]:
 
 
 def weights(logits: Float[Tensor, "N V"], decoding: Decoding = PLAIN) -> Float64[Tensor, "N V"]:
-    """Unnormalised float64 probabilities after temperature, top-k and top-p (temperature > 0)."""
+    """Unnormalized float64 probabilities after temperature, top-k and top-p (temperature > 0)."""
     scaled = logits.double() / decoding.temperature
     probs = torch.exp(scaled - scaled.amax(-1, keepdim=True))
     if decoding.top_k is not None:

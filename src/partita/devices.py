@@ -1,4 +1,4 @@
-"""Devices: which one a name means, and what tensors allow on the one that they live on."""
+"""Choose a device by name, and build modules without allocating their weights."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from partita.errors import InputError, require
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether a look at a tensor's values costs nothing, as on a CPU.
+    """Whether a tensor's values can be read without waiting for a device, as on a CPU.
 
-    On a GPU the program would wait for all that was asked before, and such a step cannot be
-    captured. On torch's device "meta" there are no values: there it is seen, on any machine, that
-    a loss looks at none.
+    On a GPU, reading a value waits for all queued work, and a step that does so cannot be captured
+    as a CUDA graph. Tensors on torch's device "meta" have no values: a loss that runs there is
+    shown, on any machine, to read none.
     """
     return tensor.device.type == "cpu"
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that a name means."""
+    """The device of a name: cpu, cuda, cuda:N, or auto for a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -47,15 +47,17 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def in_outline() -> Iterator[None]:
-    """Modules that are made inside have shapes and no numbers, so that no size is too large."""
+    """Modules built inside have shapes but no values, so that no size is too large for memory."""
     with torch.device("meta"), _Undrawn():
         yield
 
 
 class _Undrawn(TorchFunctionMode):
-    """First weights are not drawn. Tensors without numbers have none to draw, but to draw them
-    there loads torch's compiler, which takes longer than to load a model. Torch has no other way
-    to leave it out: `skip_init` draws them too."""
+    """Skips the random initialization of weights, which have no values here.
+
+    Drawing them on the device "meta" loads torch's compiler, which takes longer than loading a
+    model. Torch has no other way to skip it: `skip_init` draws them too.
+    """
 
     def __torch_function__(
         self,

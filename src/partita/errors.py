@@ -1,4 +1,4 @@
-"""The one error that bad input raises: it names the argument, the problem and the way out."""
+"""The one error that bad input raises: it names the argument, the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-30, 1e30  # 1 / temperature is a float3
 
 
 class InputError(ValueError):
-    """Something that the caller gave cannot be used.
+    """An argument, option or file of the caller cannot be used.
 
     The command line prints it as one line and exits with code 2; nothing has been written by then.
     """
@@ -27,7 +27,7 @@ class InputError(ValueError):
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks for an end at once, as Ctrl-C does."""
+    """A signal ends the program, as Ctrl-C does."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -35,21 +35,21 @@ class Stopped(KeyboardInterrupt):
 
 
 def leaves(error: KeyboardInterrupt, what: str) -> None:
-    """Say of what is stopped what it leaves behind.
+    """Note on an interrupt what the stopped work leaves behind.
 
-    (Notes of exceptions are not for that: Python writes some of its own.)
+    (The notes of exceptions are not used for that: Python writes some of its own.)
     """
     error.__dict__.setdefault("left", []).append(what)
 
 
 def left_by(error: KeyboardInterrupt) -> list[str]:
-    """What was said of it."""
+    """The notes of `leaves`."""
     return list(error.__dict__.get("left", []))
 
 
 @contextmanager
 def naming(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors inside name an argument as whoever gave it wrote it, such as `--count`."""
+    """Errors inside name an argument as the user wrote it, such as `--count`."""
     try:
         yield
     except InputError as error:
@@ -59,7 +59,7 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def require_int(value: object, argument: str, least: int = 1, most: int = MOST) -> None:
-    """Refuse what is not a whole number, or too small a one, or one beyond all measure."""
+    """Refuse what is not a whole number from `least` to `most`."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(whole, argument, f"must be a whole number, got {value!r}")
     require(value >= least, argument, f"must be at least {least}, got {value}")  # type: ignore[operator]
@@ -67,7 +67,7 @@ def require_int(value: object, argument: str, least: int = 1, most: int = MOST) 
 
 
 def require_seed(value: object, argument: str) -> None:
-    """Refuse what no generator of random numbers takes as a seed."""
+    """Refuse what is not a whole number of 64 bits."""
     require_int(value, argument, 0, MOST_SEEDS)
 
 
@@ -87,7 +87,7 @@ def require_number(value: object, argument: str, least: float = 0.0) -> None:
 
 
 def require_temperature(value: object, argument: str) -> None:
-    """Refuse what is neither 0 nor so near to 1 that logits can be divided by it in float32."""
+    """Refuse what is neither 0 nor a number by which float32 logits can be divided."""
     require_number(value, argument)
     fits = value == 0 or LEAST_TEMPERATURE <= value <= MOST_TEMPERATURE  # type: ignore[operator]
     kind = f"must be 0, or from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}"

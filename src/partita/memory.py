@@ -1,4 +1,4 @@
-"""How much memory there is: what could never fit is refused before any of it is made."""
+"""The size of the memory, so that what can never fit is refused before it is allocated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory; any number of them where the system does not tell."""
+    """Bytes of this machine's memory; `sys.maxsize` where the system does not say."""
     if sys.platform == "win32":
         return sys.maxsize
     else:  # noqa: RET505 - so that type checkers know which system this is for

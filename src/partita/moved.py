@@ -70,11 +70,11 @@ NAMES = {
     ("networks", "Dense"): "contracts.layouts.DenseLayout",
     ("networks", "Segments"): "contracts.layouts.PackedLayout",
 }
-"""Old names of what has another one or another place, in modules that are still there."""
+"""Old names that were renamed or moved, in modules that still exist."""
 
 
 def name_of_before(module: str, name: str) -> object:
-    """What a module had under a name; for its `__getattr__`."""
+    """What an old name of a module means, with a warning; for its `__getattr__`."""
     new = NAMES.get((module.removeprefix("partita."), name))
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -89,13 +89,14 @@ RENAMED = {"run_recipe": "train"}
 
 
 def today_of(name: str) -> str:
-    """The name of today of something in `partita`; an old one is answered with a warning."""
+    """The current name of something in `partita`; an old name gives a warning."""
     new = RENAMED.get(name, name)
     if new != name:
         warnings.warn(f"partita.{name} is partita.{new} now", DeprecationWarning, stacklevel=3)
     return new
 
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -117,8 +118,19 @@ def old_keywords(**today: str) -> Callable[[F], F]:
     return add
 
 
+def old_fields(**today: str) -> Callable[[type[T]], type[T]]:
+    """Decorator for a dataclass whose fields had other names: `@old_fields(old="new")`."""
+
+    def add(options: type[T]) -> type[T]:
+        build = old_keywords(**today)(options.__init__)
+        options.__init__ = build  # type: ignore[method-assign]
+        return options
+
+    return add
+
+
 def today(name: str) -> str | None:
-    """The name that a module or a package of modules has now; None if that is its name."""
+    """The current name of a module or package; None if it has not moved."""
     parts = name.split(".")
     for size in range(len(parts), 1, -1):
         new = MOVED.get(".".join(parts[1:size]))
@@ -128,7 +140,7 @@ def today(name: str) -> str | None:
 
 
 class _Alias(Loader):
-    """The module of another name."""
+    """Loads a module under its old name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -155,6 +167,6 @@ class _Finder(MetaPathFinder):
 
 
 def know_old_names() -> None:
-    """Let imports find modules by the names that they had."""
+    """Let imports find modules by their old names."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""Several processes as one: torch's own distribution, started by `torchrun`.
+"""Training on several processes, by torch's own distribution and `torchrun`.
 
 A process alone is a world of one, and the same code runs. Rows of a global batch are shared out
 evenly; gradients are averaged by DistributedDataParallel, which keeps all weights everywhere, or
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """This process in its group: its rank, the number of processes, its device."""
 
     rank: int
     size: int
@@ -38,7 +38,7 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes files and talks."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def share(self, count: int, argument: str) -> slice:
@@ -68,14 +68,14 @@ class World:
         return tensor
 
     def wait(self) -> None:
-        """Go on when everybody is here."""
+        """Wait for all processes."""
         self.largest(0.0)
 
     @contextmanager
     def first_works(self) -> Iterator[bool]:
-        """Inside, the first process works, and the others wait; if it fails, nobody goes on.
+        """Inside, the first process works, and the others wait; if it fails, all stop.
 
-        What is yielded says whether this process is the first one.
+        Yields whether this process is the first one.
         """
         failed = 1.0
         try:
@@ -86,7 +86,7 @@ class World:
         require(not failed, "run", "the first process stopped; it says why")
 
     def first_says(self, text: str) -> str:
-        """What the first process says, on every one."""
+        """The text of the first process, on all of them."""
         words = [text]
         if self.size > 1:
             dist.broadcast_object_list(words, device=torch.device("cpu"))
@@ -95,10 +95,10 @@ class World:
 
 @contextmanager
 def joined(device: str = "auto") -> Iterator[World]:
-    """This process' world: the one that `torchrun` made, or a world of one.
+    """Join the process group of `torchrun`; without one, this process is alone.
 
-    Whoever has several runs to make joins around all of them: a group that is left and joined
-    again may wait for ever. Inside, joining does nothing.
+    A caller with several runs joins once around all of them: a group that is left and joined
+    again may hang. Joining inside of a group does nothing.
     """
     chosen = choose_device(device)
     if "WORLD_SIZE" not in os.environ:
@@ -118,8 +118,8 @@ def joined(device: str = "auto") -> Iterator[World]:
     try:
         world = World(rank, size, chosen)
         yield world
-        # What still speaks through the group must go first, and everybody at the same time:
-        # a process that is left alone waits for ever.
+        # Whatever still uses the group is freed first, in all processes at the same time: a
+        # process that is left alone hangs.
         gc.collect()
         world.wait()
     finally:
@@ -129,8 +129,8 @@ def joined(device: str = "auto") -> Iterator[World]:
 def leave(code: int) -> None:
     """End a process that is one of many, now that its work is done and its files are written.
 
-    Threads of torch's communication outlive the process group, and what the interpreter does at
-    its end now and then makes them abort, which would look like a failed run.
+    Torch's communication threads outlive the process group, and now and then they abort while the
+    interpreter shuts down, which would look like a failed run.
     """
     if "WORLD_SIZE" in os.environ:
         sys.stdout.flush()
@@ -139,7 +139,7 @@ def leave(code: int) -> None:
 
 
 def spread(objective: nn.Module, network: nn.Module, kind: str, world: World) -> nn.Module:
-    """The objective over all processes; what is returned is called instead of it."""
+    """The objective, wrapped for several processes; call it instead of the original."""
     if world.size == 1:
         return objective
     if kind == "ddp":
@@ -153,7 +153,7 @@ def spread(objective: nn.Module, network: nn.Module, kind: str, world: World) ->
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:
-    """The repeated parts of a network: what is compiled and shared out one by one."""
+    """The repeated blocks of a network, which are compiled and sharded one by one."""
     stacks = [child for child in network.children() if isinstance(child, nn.ModuleList)]
     return [block for stack in stacks for block in stack]
 
@@ -171,14 +171,13 @@ def synchronising(spread_objective: nn.Module, last: bool) -> Iterator[None]:
 
 
 def release(spread_objective: nn.Module) -> None:
-    """Weights that a forward pass gathered are shares again (a backward pass does that itself)."""
+    """Shard again what a forward pass gathered (a backward pass does that itself)."""
     if shares := _shares(spread_objective):
         shares.reshard()
 
 
-# Weights in shares -------------------------------------------------------------------------------
-# What knows of them is imported when there are several processes: it takes a second, which a
-# command on a laptop has better uses for.
+# Sharded weights ---------------------------------------------------------------------------------
+# Imported only if there are several processes: the imports take a second.
 
 
 def _shares(module: nn.Module) -> FSDPModule | None:
@@ -190,7 +189,7 @@ def _shares(module: nn.Module) -> FSDPModule | None:
 
 
 def as_shared(tensor: Tensor) -> DTensor | None:
-    """A tensor of which each process has a share; None for all others."""
+    """A tensor that is sharded over processes; None for all others."""
     if not dist.is_initialized():
         return None
     from torch.distributed.tensor import DTensor
@@ -199,19 +198,19 @@ def as_shared(tensor: Tensor) -> DTensor | None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor with all its shares, on every process."""
+    """The full tensor of a sharded one, on every process."""
     shared = as_shared(tensor)
     return tensor if shared is None else shared.full_tensor()
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This process' share of a tensor, in place."""
+    """This process' shard of a tensor, without a copy."""
     shared = as_shared(tensor)
     return tensor if shared is None else shared.to_local()
 
 
 def like(tensor: Tensor, pattern: Tensor) -> Tensor:
-    """A whole tensor, on the device of another and cut into shares as that one is."""
+    """A full tensor, moved to the device of another one and sharded like it."""
     tensor, shared = tensor.to(pattern.device), as_shared(pattern)
     if shared is None or tensor.ndim == 0:
         return tensor

@@ -1,4 +1,4 @@
-"""Pictures of curves: the one place that loads matplotlib, which not every installation has."""
+"""Plots: the one module that loads matplotlib, which is optional."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ NO_PLOTS = f"that needs the package matplotlib ({HOW})."
 
 
 def can_plot() -> bool:
-    """Whether there is what draws curves."""
+    """Whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
 def require_plots(argument: str) -> None:
-    """Refuse a picture that nothing here can draw, before anything is computed for it."""
+    """Refuse a plot without matplotlib, before anything is computed for it."""
     require(can_plot(), argument, "needs the package matplotlib", f"{HOW}, or leave it out")
 
 
 def matplotlib(module: str = "") -> ModuleType:
-    """A module of matplotlib or itself, or a word on how to get it."""
+    """A module of matplotlib, or matplotlib itself; an error says how to install it."""
     return package(f"matplotlib.{module}".rstrip("."), "a picture of curves", EXTRA)
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty picture of so many inches."""
+    """An empty figure of a size in inches."""
     figure: Figure = matplotlib("figure").Figure(figsize=(width, height), layout="constrained")
     return figure
 
@@ -48,7 +48,7 @@ def new_figure(width: float, height: float) -> Figure:
 def picture(
     path: Path, width: float, height: float, panels: int = 1
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A picture of some panels side by side to draw in; it is written at the end."""
+    """A figure with panels side by side to draw in; it is written at the end."""
     figure = new_figure(width, height)
     yield figure, list(figure.subplots(1, panels, squeeze=False)[0])
     save_figure(figure, path)
@@ -60,7 +60,7 @@ def plain_numbers(axis: Axis) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a picture as a PNG that is complete or not there."""
+    """Write a figure as a PNG, atomically."""
     with whole_file(path) as partial:
         figure.savefig(partial, dpi=120, format="png")
 

@@ -13,7 +13,7 @@ from partita.version import __version__
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What a result depends on, beside its inputs."""
+    """What a result depends on besides its inputs: versions, device, date, commit."""
     facts = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "partita": __version__,
@@ -26,9 +26,9 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 def portable(provenance: dict[str, Any]) -> dict[str, Any]:
-    """The history of a model without folders of one machine: models that it started from by name.
+    """A model's provenance without folders of this machine: what it started from is a name.
 
-    Files are read by strangers, and written by them too: any value may be something else.
+    Provenance is read from files that are not trusted: any value may have another type.
     """
     origin = provenance.get("started_from")
     if not isinstance(origin, dict):
@@ -39,9 +39,9 @@ def portable(provenance: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_root(place: str) -> str:
-    """A path that begins at the root of a machine by its last name alone.
+    """The last name of an absolute path.
 
-    Others stay as they are: they tell of no machine, and may be names on the hub.
+    Relative ones stay as they are: they may be names on the hub.
     """
     return Path(place).name if Path(place).is_absolute() else place
 

@@ -1,4 +1,4 @@
-"""Randomness that is addressed, not consumed.
+"""Counter-based random numbers: every draw has an address, and no state is consumed.
 
 Every draw is a function of (seed, sample, stream, purpose, step, position), so the noise of a
 sample does not depend on its batch, on padding or on what else was drawn, and nothing has to be
@@ -64,15 +64,15 @@ def philox(
 
 @dataclass(frozen=True)
 class Noise:
-    """The random numbers of some samples: `seed` names the run, `samples` its samples."""
+    """A counter-based random number generator: `seed` is the run's, `samples` number the rows."""
 
     seed: int
     samples: Int64[Tensor, "B"]
     stream: int = 0
     since: Int64[Tensor, ""] | None = None
-    """A step in the device's memory that all steps are counted from; 0 unless given.
+    """A step in the device's memory that is added to every step; 0 unless given.
 
-    What is captured once and replayed for every step reads there which one it is."""
+    A CUDA graph that is captured once and replayed for every step reads the step from it."""
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**64, "seed", f"must lie in [0, 2^64), got {self.seed}")
@@ -97,8 +97,8 @@ class Noise:
 
     def shared(self, purpose: Purpose, step: int) -> Float64[Tensor, ""]:
         """One uniform that all samples share, for example the shift of a batch's times."""
-        nobody = torch.full((1,), _MASK32, device=self.samples.device)
-        return self._uniform(purpose, step, nobody, torch.zeros_like(nobody))[0]
+        no_sample = torch.full((1,), _MASK32, device=self.samples.device)
+        return self._uniform(purpose, step, no_sample, torch.zeros_like(no_sample))[0]
 
     def uniform(
         self, purpose: Purpose, step: int, positions: Int64[Tensor, "#B K"]
@@ -129,8 +129,8 @@ class Noise:
         if positions.is_cuda and KERNELS:
             from partita.kernels.uniforms import philox_uniforms
 
-            place = positions, samples, step & _MASK32, purpose_and_stream
-            return philox_uniforms(*place, key, self.since)
+            address = positions, samples, step & _MASK32, purpose_and_stream
+            return philox_uniforms(*address, key, self.since)
         steps = torch.full_like(positions, step)
         counter = (
             positions & _MASK32,
@@ -155,7 +155,7 @@ def standard_normal(u: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
 
 
 _FEISTEL_ROUNDS = 6
-# The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the input moves every bit.
+# The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the input moves every bit.
 _SPLITMIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -167,7 +167,7 @@ def permuted(
 
     A Feistel network is a bijection of the numbers below 4^w whatever its round function is; a
     result that is not below `size` is sent through again until it is ("cycle walking"), which
-    leaves a bijection of 0..size-1. So any place of any epoch's order is known without a table.
+    leaves a bijection of 0..size-1. So any position of any epoch's order is known without a table.
     """
     require(size >= 1, "size", f"must be at least 1, got {size}")
     half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))

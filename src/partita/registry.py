@@ -1,4 +1,4 @@
-"""One pattern for everything that is chosen by name: schedules, methods, samplers, grids, rules."""
+"""Registries of everything that is chosen by name: schedules, methods, samplers and so on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from partita.errors import InputError, described, fits
 
 T = TypeVar("T")
-FROM_ELSEWHERE = ("schedule", "base")  # what a schedule or a corruption is made on
+FROM_ELSEWHERE = ("schedule", "base")  # arguments that are not options
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD,)
 _PLAIN: dict[str, Any] = {
     "int": int,
@@ -30,21 +30,20 @@ _PLAIN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that there is to choose about what is registered under a name."""
+    """One option of a registered entry."""
 
     default: object
-    """What it is unless given; `Parameter.empty` if it must be given."""
+    """Its default; `Parameter.empty` if it must be given."""
     kind: Any
-    """Its type, where it is a plain one; None for others."""
+    """Its type, if it is a plain one; otherwise None."""
 
 
 def options_of(
     entry: Callable[..., object], besides: Iterable[str] = (), *, keywords: bool = False
 ) -> dict[str, Option]:
-    """What there is to choose: the fields of a dataclass, or the parameters of a function.
+    """The options of an entry: the fields of a dataclass, or the parameters of a function.
 
-    What it takes `besides` is given in another way; so is, with `keywords`, what stands before
-    the `*`.
+    Those named in `besides` are left out; with `keywords`, so are those before the `*`.
     """
     kinds = (Parameter.KEYWORD_ONLY,) if keywords else (*_NAMED, Parameter.KEYWORD_ONLY)
     return {
@@ -57,7 +56,7 @@ def options_of(
 def plain_type(annotation: object) -> Any:  # noqa: ANN401 - a type, or a union of some
     """The type that an annotation's text names, if it is a plain one.
 
-    The text is looked up and never evaluated: recipes come from strangers too.
+    The text is looked up and never evaluated: recipes are not trusted.
     """
     parts = str(annotation).split(" | ")
     if not all(part in _PLAIN for part in parts):
@@ -71,7 +70,7 @@ def checked_options(
     known: Mapping[str, Option],
     given: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The options that are given, if all of them exist and are of the right types."""
+    """The given options, after a check of their names and types."""
     takes = f"it takes: {', '.join(known) or 'none'}"
     for key, value in given.items():
         if key not in known:

@@ -1,4 +1,4 @@
-"""The signals by which other programs ask for an end, as far as this system has them."""
+"""Signals that end the program, such as SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from partita.errors import Stopped
 _SOON = 0.05  # seconds, after which a destructor has ended
 
 ENDING: tuple[signal.Signals, ...]
-"""What asks for an end beside Ctrl-C: other programs, and a terminal whose window is closed."""
+"""The signals besides Ctrl-C: of other programs, and of a terminal whose window is closed."""
 
-if sys.platform == "win32":  # whose terminals send none
+if sys.platform == "win32":  # which has no SIGHUP
     ENDING = (signal.SIGTERM,)
 else:
     ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -27,14 +27,14 @@ _received: list[int] = []
 
 
 def stop(number: int, _frame: FrameType | None) -> None:
-    """A handler that ends what is going on by raising `Stopped`."""
+    """A signal handler that raises `Stopped`."""
     _received.append(number)
     raise Stopped(number)
 
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """What fails inside because a signal came in the middle of it was stopped, whatever it says.
+    """An error inside is `Stopped` if a signal came in the meantime.
 
     Compiled code may turn an exception that a handler raises in it into one of its own.
     """
@@ -51,9 +51,9 @@ def stopping() -> Iterator[None]:
 
 @contextmanager
 def not_forgotten() -> Iterator[None]:
-    """Inside, a signal that meets a destructor, or a weak reference's end, is sent once more.
+    """Inside, a signal that comes during a destructor or a weak reference's callback is sent again.
 
-    Python prints and forgets the exceptions of those.
+    Python prints and drops the exceptions of those.
     """
     before = sys.unraisablehook
 

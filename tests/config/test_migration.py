@@ -101,12 +101,12 @@ def test_python_has_the_keys_of_today_alone():
 
 
 OLD_NAMES = {
-    "data": {"path": "a", "valid": 0.2},
+    "data": {"path": "a", "valid": 0.2, "colour": True},
     "training": {"optimiser": "muon", "rate": "wsd", "clip": 2.0, "ema": 0.5, "steps": 3},
     "run": {"distribution": "fsdp", "recompute": True, "capture": False, "keep": 4},
 }
 NEW_NAMES = {
-    "data": {"path": "a", "validation_fraction": 0.2},
+    "data": {"path": "a", "validation_fraction": 0.2, "color": True},
     "training": {
         "optimizer": "muon",
         "lr_schedule": "wsd",

@@ -91,7 +91,7 @@ def test_sizes_and_colours(tmp_path):
     shapes = {"cat/a.png": (8, 4), "dog/b.png": (4, 8), "dog/c.png": (12, 12)}
     write_folder(tmp_path, {n: picture(i, s) for i, (n, s) in enumerate(shapes.items())})
     assert read_images(tmp_path, ImageOptions(size=4)).pixels.shape == (3, 3, 4, 4)
-    grey = read_images(tmp_path, ImageOptions(size=6, colour=False, levels=4))
+    grey = read_images(tmp_path, ImageOptions(size=6, color=False, levels=4))
     assert grey.pixels.shape == (3, 1, 6, 6)
     assert int(grey.pixels.max()) <= 3 == grey.levels - 1
     # The middle is kept, and what has the size already is as it was.
@@ -100,8 +100,13 @@ def test_sizes_and_colours(tmp_path):
     assert torch.equal(wide, middle)
 
 
+def test_an_option_by_the_name_that_it_had():
+    with pytest.warns(DeprecationWarning, match="colour= is color= now"):
+        assert ImageOptions(colour=True) == ImageOptions(color=True)
+
+
 def test_digits_in_other_sizes_and_colours():
-    images = read_images("digits", ImageOptions("test", size=16, colour=True))
+    images = read_images("digits", ImageOptions("test", size=16, color=True))
     assert images.pixels.shape == (297, 3, 16, 16)
     assert images.levels == 256
     assert torch.equal(images.pixels[:, 0], images.pixels[:, 2])
@@ -113,7 +118,7 @@ def test_grey_files_have_one_channel(tmp_path):
     images = read_images(tmp_path)
     assert torch.equal(images.pixels[0], images.pixels[1])
     assert torch.equal(images.pixels[0, 0], torch.from_numpy(array))
-    assert read_images(tmp_path, ImageOptions(colour=True)).pixels.shape == (2, 3, 5, 6)
+    assert read_images(tmp_path, ImageOptions(color=True)).pixels.shape == (2, 3, 5, 6)
 
 
 def test_folders_of_classes_may_be_links(tmp_path):

@@ -167,7 +167,7 @@ def test_a_manifest_that_anybody_may_have_written(damaged, key, value):
 
 def test_contents_are_read_once_in_pieces_and_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "_AT_ONCE", 1 << 10)
-    monkeypatch.setattr(checking, "_TOLD_EVERY", 0)
+    monkeypatch.setattr(checking, "_REPORT_EVERY", 0)
     contents = {tmp_path / str(n): bytes([n]) * 5000 for n in range(20)}
     for path, data in contents.items():
         path.write_bytes(data)
@@ -184,7 +184,7 @@ def test_contents_are_read_once_in_pieces_and_counted(tmp_path, monkeypatch):
 
 def test_an_interruption_ends_a_check_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "_AT_ONCE", 1 << 10)
-    monkeypatch.setattr(checking, "_TOLD_EVERY", 0)
+    monkeypatch.setattr(checking, "_REPORT_EVERY", 0)
     path = tmp_path / "large"
     path.write_bytes(bytes(1 << 24))
     read = []

@@ -415,7 +415,7 @@ TABLE = {
     "levels in words": (lambda: PixelTokenizer("many", 1, 8), "levels"),
     "half a channel": (lambda: PixelTokenizer(8, 0.5, 8), "channels"),
     "size of an image in words": (lambda: ImageOptions(size="small"), "size"),
-    "colour in words": (lambda: ImageOptions(colour="yes"), "colour"),
+    "color in words": (lambda: ImageOptions(color="yes"), "color"),
     "fractional steps of a tokenizer": (lambda: VQOptions(steps=2.5), "steps"),
     "factor in words": (lambda: VQConfig(factor="2"), "factor"),
     "quantiser by number": (lambda: VQConfig(quantiser=2), "quantiser"),

@@ -35,7 +35,7 @@ class Options:
     out: str
     size: int | None = None
     """Rows and columns of an image; the shorter side is resized to it."""
-    colour: bool | None = None
+    color: bool | None = None
     """Three channels, or one; as the files have it unless given."""
     vq: VQOptions = field(default_factory=VQOptions)
 
@@ -66,7 +66,7 @@ def run(words: Sequence[str]) -> None:
     check_new(out, "out")
     names = flags_of(Options, "images", "out") | {"path": "images", "split": "images"}
     with naming(_INSIDE | names):
-        how = {"size": chosen.size, "colour": chosen.colour}
+        how = {"size": chosen.size, "color": chosen.color}
         train, test = (
             read_images(chosen.images, ImageOptions(split=split, **how))  # type: ignore[arg-type]
             for split in ("train", "test")

@@ -17,14 +17,14 @@ from partita.errors import naming, require, require_int
 
 LONGER = ("cut", "skip", "refuse")
 
-# What is wrong with a corpus or its tokens, as the recipe calls it.
+# Arguments in errors about a corpus or its tokens, as keys of the recipe.
 NAMES = {
     "path": "data.path",
     "field": "data.field",
     "documents": "data.documents",
     "label": "data.label",
     "size": "data.size",
-    "colour": "data.colour",
+    "color": "data.color",
     "rows": "data.rows",
     "valid": "data.validation_fraction",
     "tokenizer": "tokenizer.name",
@@ -49,8 +49,8 @@ class DataOptions:
     documents: str = "paragraph"
     """What is a document in plain text: paragraph (up to a blank line), line, or file."""
     label: str | None = None
-    """What a document's class is: a field of JSONL, Parquet and Hugging Face data, or, for plain
-    text, file or folder, by whose names documents are told apart. The network needs as many
+    """Where a document's class comes from: a field of JSONL, Parquet and Hugging Face data, or, for
+    plain text, file or folder, whose names are the classes. The network needs as many
     network.classes, and rows are padded."""
     validation_fraction: float = 0.05
     """Share of tokens set aside for validation, in whole documents."""
@@ -58,16 +58,16 @@ class DataOptions:
     """packed (document follows document), or padded (one document per row); unless given, padded
     where documents have classes, or ends of their own (flexmdm), packed otherwise."""
     longer: str | None = None
-    """Padded rows: what becomes of documents that are longer than a row. cut (into several rows),
+    """Padded rows: what to do with documents that are longer than a row. cut (into several rows),
     skip, or refuse; unless given, refuse for flexmdm, cut for others."""
     document_attention: bool = False
-    """Packed rows: tokens read those of their own document alone."""
+    """Packed rows: tokens attend to their own document alone."""
     size: int | None = None
     """Images: rows and columns; the shorter side is resized to it, the middle of the other kept."""
-    colour: bool | None = None
+    color: bool | None = None
     """Images: three channels, or one; as the files have it unless given."""
     cache: str = "prepared"
-    """Folder where tokens are kept, under a name made of everything that went into them."""
+    """Folder where tokens are cached, under a hash of everything that they depend on."""
 
     def __post_init__(self) -> None:
         require(
@@ -116,9 +116,9 @@ class TokenizerOptions:
 
     @property
     def kind(self) -> DataKind:
-        """The kind of data that it makes tokens of."""
+        """The kind of data that the tokenizer is for."""
         return kind_named(self.name)
 
     def preparation(self, data: DataOptions) -> PrepareOptions:
-        """What the tokens depend on, beside the files."""
+        """The options that the tokens depend on, besides the files."""
         return PrepareOptions(self.name, self.vocab_size, data.validation_fraction)

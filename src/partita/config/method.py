@@ -19,7 +19,7 @@ from partita.registry import Option, checked_options, options_of
 @renamed_keys("method")
 @dataclass(frozen=True)
 class MethodOptions:
-    """Method: which paper, and its choices. What is left out is as the paper has it."""
+    """Method: which paper, and its options. Defaults are the paper's."""
 
     name: str = "mdlm"
     """The method; `partita methods` lists them."""
@@ -32,12 +32,12 @@ class MethodOptions:
     corruption_options: dict[str, int] = field(default_factory=dict)
     """Options of the corruption, for example {steps: 64} of discrete, {most: 2} of clipped."""
     conditioning: str | None = None
-    """What the network is told: none, time, or sigma."""
+    """What the network is conditioned on: none, time, or sigma."""
     options: dict[str, Any] = field(default_factory=dict)
-    """More choices of the method, for example {transition: uniform, steps: 100} of d3pm."""
+    """More options of the method, for example {transition: uniform, steps: 100} of d3pm."""
 
     def __post_init__(self) -> None:
-        for key in ("schedule_options", "corruption_options", "options"):  # null is nothing
+        for key in ("schedule_options", "corruption_options", "options"):  # null means no options
             object.__setattr__(self, key, getattr(self, key) or {})
         with naming(self._names()):
             _ = METHODS[self.name]
@@ -47,7 +47,7 @@ class MethodOptions:
             require(self.corruption != "rate", "corruption", problem, remedy)
 
     def build(self, network: TransformerOptions, tokens: int) -> nn.Module:
-        """The method over a new network for so many real tokens."""
+        """The method over a new network, for ids 0..tokens-1 and the mask."""
         choices = self._choices()
         try:
             with naming(self._names()):
@@ -66,7 +66,7 @@ class MethodOptions:
         return method
 
     def _choices(self) -> dict[str, Any]:
-        """What is given, as arguments of the method's `build`; what it does not take is refused."""
+        """The given options, as arguments of the method's `build`; unknown ones are refused."""
         known, own = parameters_of(self.name), own_options(self.name)
         keys = [key.name for key in fields(self) if key.name not in ("name", "options")]
         given = {key: getattr(self, key) for key in keys if getattr(self, key)}
@@ -92,7 +92,7 @@ class MethodOptions:
 
 
 def _loaded(value: object) -> object:
-    """A flag with two dots brings its value as text: what it says, as YAML would have it."""
+    """The values of a dictionary, parsed as YAML: flags with two dots give them as text."""
     if not isinstance(value, dict):
         return value
     return {
@@ -101,11 +101,11 @@ def _loaded(value: object) -> object:
 
 
 def parameters_of(name: str) -> dict[str, Option]:
-    """The choices that a method leaves open: the keywords of its `build`."""
+    """The options of a method: the keywords of its `build`."""
     return options_of(METHODS[name].build, keywords=True)  # type: ignore[attr-defined]
 
 
 def own_options(name: str) -> dict[str, Option]:
-    """Those that have no key of their own: what a method takes in `method.options`."""
+    """The options without a key of their own, which stand in `method.options`."""
     keys = {key.name for key in fields(MethodOptions)}
     return {key: value for key, value in parameters_of(name).items() if key not in keys}

@@ -1,14 +1,14 @@
-"""Recipes of earlier versions, brought to the keys of this one when a file is read.
+"""Recipes of earlier versions get today's keys when a file is read.
 
 A file that holds a recipe says in which version's keys: `config.json` of models and checkpoints and
 `recipe.json` of runs always do, a YAML file may. Reading one applies the steps from that version
-on, one after the other. Recipes from Python never pass through here: `Recipe.from_dict` knows the
-keys and the defaults of today alone.
+on, one after the other. Recipes from Python never pass through here: `Recipe.from_dict` knows
+today's keys and defaults alone.
 
-A key that is renamed or moved gets a line in `renames.py`, from where flags and dictionaries know
-its new name too, and a step at the end of `STEPS` that applies the lines of one version. So does a
-key that is written in another way. A new key needs a step only if its default is not what was done
-before there was the key.
+A key that is renamed or moved gets a line in `renames.py`, which flags and dictionaries use too,
+and a step at the end of `STEPS` that applies the lines of one version. So does a key whose values
+are written in another way. A new key needs a step only if its default changes what older recipes
+did.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Sections = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """How a recipe of one version is written in the next."""
+    """The conversion of a recipe from one version to the next."""
 
     change: Callable[[Sections], Sections]
     """The recipe in the keys of the next version, as a new dictionary. What is no recipe stays as
-    it is: reading goes on to say what is wrong with it."""
+    it is: later checks say what is wrong with it."""
     complete: bool = False
-    """Whether the step gives a meaning to a missing key. It is then for complete recipes alone,
-    which programs write; people leave keys out, and mean the defaults of the day."""
+    """Whether the step fills in a missing key. It is then for complete recipes alone, which
+    programs write; people leave keys out, and mean today's defaults."""
 
 
 def _attention_without_a_scale(recipe: Sections) -> Sections:
@@ -48,8 +48,8 @@ def _attention_without_a_scale(recipe: Sections) -> Sections:
 
 
 def _names_of_version_3(recipe: Sections) -> Sections:
-    """What belongs to one kind of network lay beside what all kinds have, and a `transformer` was
-    whichever kind the method has for itself."""
+    """Options of one kind of network stood beside those of all kinds, and `transformer` meant the
+    kind that the method has by default."""
     network = recipe.get("network")
     if isinstance(network, Mapping):
         unused = set() if network.get("levels_head") == "logistic" else {"logistics"}
@@ -68,22 +68,22 @@ VERSION = OLDEST + len(STEPS)
 
 
 def stamped(recipe: Sections) -> Sections:
-    """A recipe beside its version, as files hold them."""
+    """A recipe with its version, as files hold it."""
     return {KEY: VERSION, "recipe": recipe}
 
 
 def saved_recipe(content: Mapping[str, Any], path: Path) -> object:
-    """The recipe of a file that a program wrote, whose content this is, in the keys of today."""
+    """The recipe in the content of a file that a program wrote, in today's keys."""
     version = _version(content.get(KEY, OLDEST), path)
     recipe = content.get("recipe")
     return migrated(recipe, version) if isinstance(recipe, dict) else recipe
 
 
 def written_recipe(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """The recipe of a YAML file, whose content this is, in the keys of today.
+    """The recipe in the content of a YAML file, in today's keys.
 
-    One that states a version means what it meant then. In any other, keys of every age are
-    understood, and those that it leaves out have the defaults of today.
+    A file with a version means what it meant then. Without one, old keys are understood, and
+    missing keys have today's defaults.
     """
     recipe = {key: value for key, value in content.items() if key != KEY}
     if KEY in content:
@@ -94,7 +94,7 @@ def written_recipe(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 def migrated(
     recipe: Sections, version: int, *, complete: bool = True, steps: Mapping[int, Step] = STEPS
 ) -> Sections:
-    """A recipe in the keys of a version, in those that the last step leads to."""
+    """A recipe of a version, after all later steps."""
     for number in range(version, OLDEST + len(steps)):
         if complete or not steps[number].complete:
             recipe = steps[number].change(recipe)

@@ -1,4 +1,4 @@
-"""A recipe: everything that makes a run, in sections that live beside what they configure.
+"""A recipe: all options of a run, in sections.
 
     data  tokenizer  method  network  training  distillation  sampling  run
 
@@ -59,15 +59,15 @@ class Recipe:
     def from_dict(sections: object) -> Recipe:
         """The recipe with these sections: keys that are left out have the defaults of `Recipe()`.
 
-        They are the command line's, too. Every key and every type is checked, and nothing in the
-        dictionary is imported, opened or run: strangers write such dictionaries too.
+        The command line has the same defaults. Every key and every type is checked, and nothing in
+        the dictionary is imported, opened or run: it is not trusted.
         """
         return _filled(Recipe(), sections)
 
     def resolved(self) -> Recipe:
-        """The recipe with the length of its run and the kind of its rows written out.
+        """The recipe with the length of its run and the kind of its rows filled in.
 
-        What its network has to choose besides its sizes is there where it is not as usual.
+        Options of its kind of network are kept where they are not the defaults.
         """
         data, training = self.data, self.training
         method = METHODS[self.method.name]
@@ -81,7 +81,7 @@ class Recipe:
         return dataclasses.replace(self, data=data, training=training, network=network)
 
     def portable(self) -> Recipe:
-        """The recipe without folders of one machine: what it was made of is told by name."""
+        """The recipe without folders of this machine: data, tokenizer and start by name alone."""
         path, start = self.data.path, self.training.start_from
         hosted = path.startswith(PREFIX)
         name = PREFIX + without_root(path.removeprefix(PREFIX)) if hosted else Path(path).name
@@ -95,7 +95,7 @@ class Recipe:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as JSON has it."""
+        """The recipe as a dictionary of JSON values."""
         content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return content
 
@@ -104,7 +104,7 @@ T = TypeVar("T")
 
 
 def _filled(default: T, content: object, prefix: str = "") -> T:
-    """A dataclass with the values that some content gives it."""
+    """A dataclass with its defaults replaced by the given values."""
     if not isinstance(content, Mapping):
         name = prefix.rstrip(".") or "it"
         raise InputError("recipe", f"{name} must hold keys, got {content!r:.200}")
@@ -151,8 +151,8 @@ def _fits(value: object, kind: object) -> bool:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What two recipes (as dictionaries) disagree on, outside of what is free to change."""
-    plain = flatten(Recipe().to_dict())  # what an older recipe does not know, it had as it is here
+    """Where two recipes (as dictionaries) differ, without the keys that may change."""
+    plain = flatten(Recipe().to_dict())  # an older recipe has the default of a newer key
     flat_old, flat_new = plain | flatten(old), plain | flatten(new)
     # A teacher is known by its checksum, wherever it lies.
     free = (*FREE, "training.start_from") if flat_new.get("distillation.teacher") else FREE

@@ -1,4 +1,4 @@
-"""Keys of recipes that have another name today: one table for files, flags and dictionaries.
+"""Renamed keys of recipes: one table for files, flags and dictionaries.
 
 A file of an earlier version is read under the new names (`migration.py`). A flag or a key of a
 dictionary that has an old name is refused, and the error says the new one.
@@ -19,9 +19,10 @@ Sections = dict[str, Any]
 NETWORK: Mapping[str, str] = {
     f"network.{old}": f"network.options.{new}" for old, new in MOVED.items()
 }
-"""What belongs to one kind of network."""
+"""Options of one kind of network."""
 
 TRAINING: Mapping[str, str] = {
+    "data.colour": "data.color",
     "data.valid": "data.validation_fraction",
     "run.capture": "run.cuda_graph",
     "run.distribution": "run.parallel",
@@ -32,13 +33,13 @@ TRAINING: Mapping[str, str] = {
     "training.optimiser": "training.optimizer",
     "training.rate": "training.lr_schedule",
 }
-"""The field's names for what shapes a run."""
+"""The field's usual names."""
 
 METHOD: Mapping[str, str] = {
     "method.law": "method.corruption",
     "method.law_options": "method.corruption_options",
 }
-"""Which tokens are hidden, and how much each counts, is called what it is."""
+"""What a method does to tokens was called its law."""
 
 RENAMED: Mapping[str, str] = {**NETWORK, **TRAINING, **METHOD}
 """Old keys to new ones, each with the sections that it is in."""
@@ -55,13 +56,13 @@ USUAL: Mapping[str, object] = {
     "network.decoder.queries": "positions",
     "network.decoder.process": "linear",
 }
-"""Values that programs wrote down of every network, whether it had a use for them or not."""
+"""Values that programs saved for every network, used or not; they are dropped."""
 
 _NOTHING = object()
 
 
 def name_of_today(key: str) -> str | None:
-    """What an old key, or an old section of keys, is called now; None if it has no other name."""
+    """The current name of an old key or an old section; None if it has not changed."""
     if key in RENAMED:
         return RENAMED[key]
     inside = (new for old, new in RENAMED.items() if old.startswith(f"{key}."))
@@ -89,7 +90,7 @@ def renamed_keys(section: str) -> Callable[[type[T]], type[T]]:
 
 
 def with_todays_names(recipe: Sections, table: Mapping[str, str] = RENAMED) -> Sections:
-    """A recipe whose old keys have their new names; one that states both keeps them as they are."""
+    """A recipe with new names for old keys; where it has both, they stay as they are."""
     for old, new in table.items():
         value = _at(recipe, old.split("."))
         if value is _NOTHING or _at(recipe, new.split(".")) is not _NOTHING:
@@ -109,7 +110,7 @@ def _at(content: object, path: list[str]) -> object:
 
 
 def _without(content: Sections, path: list[str]) -> Sections:
-    """Less one key, and less a section that holds nothing more."""
+    """The content without a key, and without a section that is empty then."""
     key, *rest = path
     inner = _without(content[key], rest) if rest else {}
     others = {name: held for name, held in content.items() if name != key}

@@ -1,4 +1,4 @@
-"""The section `sampling` of a recipe: how texts are drawn unless told otherwise."""
+"""The section `sampling` of a recipe: the defaults for drawing samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_OPTIONS = tuple(_ELSEWHERE.split())
 
 
 def check_more(options: dict[str, Any], argument: str) -> None:
-    """Refuse what is said elsewhere and is no option of a sampler."""
+    """Refuse arguments of `sample` that are no options of a sampler."""
     for name in _NO_OPTIONS:
         require(name not in options, f"{argument}.{name}", "is no option of a sampler")
 
@@ -47,7 +47,7 @@ class SamplingOptions:
         check_more(self.options, "sampling.options")
 
     def arguments(self) -> dict[str, Any]:
-        """As keyword arguments of `sample`."""
+        """The options as keyword arguments of `sample`."""
         steps = {} if self.steps is None else {"steps": self.steps}
         decoding = {key: getattr(self, key) for key in ("temperature", "top_k", "top_p")}
         return {"sampler": self.sampler, **decoding, **steps, **self.options}

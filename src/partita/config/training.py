@@ -1,4 +1,4 @@
-"""What a training run is told: what shapes the result (`training`), and what does not (`run`)."""
+"""Options of a run: those that shape its result (`training`), and the others (`run`)."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def cosine(share: float, warmup: float) -> float:
 
 @LR_SCHEDULES.register("wsd")
 def warmup_stable_decay(share: float, warmup: float) -> float:  # noqa: ARG001 - one signature
-    """After the warm-up constant; over the last fifth of the run a straight line down to 0."""
+    """Constant after the warm-up; over the last fifth of the run a straight line down to 0."""
     return min(1.0, (1 - share) / DECAY)
 
 
 @LR_SCHEDULES.register("constant")
 def constant(share: float, warmup: float) -> float:  # noqa: ARG001 - one signature
-    """After the warm-up constant."""
+    """Constant after the warm-up."""
     return 1.0
 
 
 def learning_rate(highest: float, schedule: str, warmup: float, share: float) -> float:
     """The learning rate at a share of a run: a straight line up during the warm-up, then as named.
 
-    Every trainer takes it from here.
+    All trainers use it.
     """
     if share < warmup:
         return highest * share / warmup
@@ -159,12 +159,12 @@ class RunOptions:
     """Compile the network's blocks (needs a C++ compiler on CPUs)."""
     cuda_graph: bool = True
     """On a GPU: launch the kernels of a step as one graph, where steps are alike (one process and
-    one part, packed rows without document attention, no dropout, a method whose loss waits for
-    nothing). It keeps the memory of a step: false, if that runs out."""
+    one part, packed rows without document attention, no dropout, a method whose loss
+    never waits for the GPU). It holds the memory of a step: give false if memory runs out."""
     log_every: int = 10
     """Steps between two lines of the metrics file."""
     validate_every: int = 100
-    """Steps between two looks at the validation text."""
+    """Steps between two validations."""
     validation_rows: int = 64
     """Rows of validation text that are scored each time."""
     checkpoint_every: int = 200
@@ -172,7 +172,7 @@ class RunOptions:
     keep_checkpoints: int = 2
     """How many of the latest checkpoints are kept; the best one is kept besides."""
     previews: int = 2
-    """Samples written beside each validation; 0 for none."""
+    """Samples written with each validation; 0 for none."""
     tensorboard: bool = False
     """Write TensorBoard files too (pip install 'partita[tensorboard]')."""
     wandb: str | None = None

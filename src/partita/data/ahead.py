@@ -1,4 +1,4 @@
-"""The next batch is read while the device still works on the present one."""
+"""Prefetching: the next batch is read while the device works on the present one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partita.data.batches import Order
 
 
 class Ahead:
-    """An order's batches on a device, each read by a thread one step before it is wanted.
+    """An order's batches on a device, each read by a thread one step ahead.
 
     Which rows a step has is a function of its number, so reading early changes nothing.
     """
@@ -28,7 +28,7 @@ class Ahead:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step, on the device; the next one is begun."""
+        """The batch of a step, on the device; reading the next one begins."""
         expected, future = self._waiting or (None, None)
         batch = future.result() if future and expected == step else self._read(step)
         self._waiting = step + 1, self._thread.submit(self._read, step + 1)
@@ -36,5 +36,5 @@ class Ahead:
 
     def _read(self, step: int) -> Batch:
         batch = self.order.batch(step, self.part)
-        # A GPU fetches from pinned memory by itself; other memory it must be handed, in its turn.
+        # A GPU copies from pinned memory by itself; copies from other memory block.
         return batch.pinned() if self.device.type == "cuda" else batch

@@ -1,7 +1,7 @@
-"""What the library needs of a tokenizer of any data, and the registry that makes one of its files.
+"""The base class of tokenizers of any data, and the registry that restores saved ones.
 
 A tokenizer turns data (texts, images, numbers) into rows of ids from 0 to `vocab_size - 1`, and
-back. How it encodes and decodes is between it and the models of its data.
+back. How it encodes and decodes depends on its kind of data.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class AnyTokenizer(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Everything but the tensors that makes this tokenizer what it is, as JSON.
+        """Everything that defines this tokenizer but its tensors, as JSON.
 
-        Under "kind" is the name that its class is registered by in `TOKENIZERS`.
+        "kind" is the name of its class in `TOKENIZERS`.
         """
 
     def tensors(self) -> dict[str, Tensor]:
@@ -41,7 +41,7 @@ class AnyTokenizer(ABC):
 
 
 class Restorable(Protocol):
-    """A class of tokenizers that are made of what they were saved as, their kind apart."""
+    """A class of tokenizers that can be restored from a description without its "kind"."""
 
     @staticmethod
     def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> AnyTokenizer: ...
@@ -51,7 +51,7 @@ TOKENIZERS: Registry[type[Restorable]] = Registry("tokenizer")
 
 
 def from_files(description: object, tensors: Mapping[str, Tensor]) -> AnyTokenizer:
-    """The tokenizer that a description and tensors make; what is in them is not trusted."""
+    """The tokenizer of a description and tensors, which are not trusted."""
     if not isinstance(description, dict):
         got = type(description).__name__
         raise InputError("tokenizer", f"its description must be a dict, got {got}")

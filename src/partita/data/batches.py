@@ -5,7 +5,7 @@ corpus' n rows, each epoch in an order of its own. Nothing has to be saved to re
 processes that each take a part of every batch see together what a single one would.
 
     packed   windows of one long text in which document follows document. The text is taken as a
-             ring, cut at a place that each epoch draws anew, so that no cut is learned
+             ring, cut at a position that each epoch draws anew, so that no cut is learned
     padded   one document per row, filled up with padding; a long document takes several rows,
              unless it is left out
 """
@@ -116,11 +116,13 @@ class Packed(Rows):
 
     def _ends(self, spans: list[tuple[int, int]]) -> Tensor:
         ends = torch.zeros(len(spans), self.length, dtype=torch.bool)
-        places, total = self.source.ends, len(self.source)
+        document_ends, total = self.source.ends, len(self.source)
         for row, (start, size) in enumerate(spans):
             for shift in (0, total):  # a row that passes the end of the text goes on at its start
-                low, high = np.searchsorted(places, (start - shift + 1, start - shift + size + 1))
-                ends[row, torch.from_numpy(places[low:high] + shift - start - 1)] = True
+                low, high = np.searchsorted(
+                    document_ends, (start - shift + 1, start - shift + size + 1)
+                )
+                ends[row, torch.from_numpy(document_ends[low:high] + shift - start - 1)] = True
         return ends
 
 
@@ -135,8 +137,8 @@ class Padded(Rows):
     skip: bool = False
     """Leave out documents that are longer than a row, rather than cut them."""
     separator: int | None = None
-    """For models of texts with ends of their own: how many tokens at the end of each document do
-    nothing but part it from the next. They are left out, and what follows a text is not there."""
+    """For models that learn where texts end: how many tokens at the end of each document only
+    separate it from the next. They are left out, and padding is no segment of its own."""
 
     def __post_init__(self) -> None:
         require(
@@ -181,7 +183,7 @@ class Padded(Rows):
 def documents_of(
     source: TokenSource, separator: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where documents begin and how many tokens they have, without what parts them."""
+    """Where documents begin and how many tokens they have, without separators."""
     begins = np.concatenate([[0], source.ends[:-1]])
     return begins, source.ends - begins - separator
 
@@ -204,14 +206,14 @@ class Order:
         return self._read(spans, numbers, part)
 
     def first(self, count: int, part: slice = slice(None)) -> Batch:
-        """The first rows of the corpus as they stand, for validation."""
+        """The first rows of the corpus in its order, for validation."""
         numbers = torch.arange(count)
         spans = self.rows.spans(numbers, torch.zeros_like(numbers), 0)
         return self._read(spans, numbers, part)
 
     def _read(self, spans: list[tuple[int, int]], numbers: Tensor, part: slice) -> Batch:
-        mine = spans[part]
-        tokens, valid, ends = self.rows.read(mine)
+        own = spans[part]
+        tokens, valid, ends = self.rows.read(own)
         return Batch(
             tokens,
             valid,
@@ -219,8 +221,8 @@ class Order:
             numbers[part],
             len(spans),
             sum(size for _, size in spans),
-            [start for start, _ in mine],
-            labels_at(getattr(self.rows, "source", None), [start for start, _ in mine]),
+            [start for start, _ in own],
+            labels_at(getattr(self.rows, "source", None), [start for start, _ in own]),
         )
 
     def epoch(self, step: int) -> float:

@@ -1,4 +1,4 @@
-"""Texts with something left open, as prompts: an opening to go on from, blanks to fill in."""
+"""Prompts from texts: an opening to continue, or blanks to fill in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import InputError, naming, require, require_int
 
 _BLANK = re.compile(r"__(\d+)__|_{2,}")
-_LARGEST = 1 << 20  # tokens of a blank; a slip of the finger must not fill the memory
+_LARGEST = 1 << 20  # tokens of a blank; a typing error must not fill the memory
 
 
 def infill_prompt(
@@ -46,7 +46,7 @@ def infill_prompt(
 
 
 def require_text(text: str, argument: str) -> None:
-    """Refuse what is no text: words of a command line may hold any bytes."""
+    """Refuse what is no valid UTF-8: arguments of a command line may hold any bytes."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -65,9 +65,9 @@ def _size(blank: re.Match[str], blank_tokens: int | None) -> int:
 
 
 def before_blank(tokenizer: Tokenizer, text: str) -> str:
-    """What stays of the text before a blank.
+    """The text before a blank, for byte-pair encodings without its last spaces.
 
-    Tokens of words begin with their space in byte-pair encodings, so a blank takes it along.
+    Their tokens of words begin with a space, which therefore belongs to the blank.
     """
     return text.rstrip(" ") if isinstance(tokenizer, BPETokenizer) else text
 
@@ -75,7 +75,7 @@ def before_blank(tokenizer: Tokenizer, text: str) -> str:
 def opening_prompt(
     tokenizer: Tokenizer, text: str, length: int, *, flexible: bool = False
 ) -> Prompt:
-    """A text that goes on up to `length` tokens, or, with `flexible`, to wherever it ends."""
+    """A text to continue up to `length` tokens, or, with `flexible`, to any end."""
     require_text(text, "prompt")
     with naming({"text": "prompt"}):
         ids = tokenizer.encode(text)
@@ -92,7 +92,7 @@ def opening_prompt(
 
 
 def _prompt(ids: list[int], known: list[bool], gaps: set[int] | None = None) -> Prompt:
-    """One row. Types are given, since there may be nothing in it."""
+    """A prompt of one row. Types are given, since the row may be empty."""
     opened = None if gaps is None else torch.tensor([[n in gaps for n in range(len(ids) + 1)]])
     tokens = torch.tensor([ids], dtype=torch.int64)
     return Prompt(tokens, torch.tensor([known], dtype=torch.bool), opened)

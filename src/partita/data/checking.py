@@ -1,4 +1,4 @@
-"""Are files still what they were when they were written? Their sizes and checksums, quickly."""
+"""Check files against recorded sizes and checksums, several at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from partita.errors import require
 from partita.files.reading import reading
 
 Progress = Callable[[int, int], None]
-"""Is told how many bytes were read, and how many there are."""
+"""Called with the number of bytes read so far, and their total."""
 
 _AT_ONCE = 1 << 20
-_TOLD_EVERY = 0.5  # seconds: shorter checks are not worth a word
+_REPORT_EVERY = 0.5  # seconds; shorter checks report nothing
 _MOST_THREADS = 8  # more read no faster
 
 
@@ -41,11 +41,11 @@ def check_contents(checksums: Mapping[Path, str], progress: Progress | None = No
             checks = [pool.submit(check, number) for number in range(len(paths))]
             _watched(checks, read, total, progress)
         finally:
-            stop.set()  # what still reads after an error, or Ctrl-C, has no need to
+            stop.set()  # after an error, or Ctrl-C, the other threads end too
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file that has to be there."""
+    """The size of a file in bytes; a missing file is refused."""
     with reading(path, "shards"):
         require(path.is_file(), "shards", f"{path} is missing", "prepare again")
         return path.stat().st_size
@@ -57,7 +57,7 @@ def _watched(
     """Wait for all checks, or for the first that fails."""
     left = set(checks)
     while left:
-        done, left = wait(left, _TOLD_EVERY, FIRST_EXCEPTION)
+        done, left = wait(left, _REPORT_EVERY, FIRST_EXCEPTION)
         for check in done:
             check.result()
         if left and progress is not None:

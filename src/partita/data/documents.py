@@ -20,11 +20,11 @@ from partita.files.names import PREFIX
 from partita.files.reading import content_hash, files_under, reading
 
 SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": ""}
-"""What stands between documents of plain text, by what counts as one."""
+"""Separators of documents in plain text, by what counts as a document."""
 
 
 LABELS = ("file", "folder")
-"""What a document of plain text can be labelled by: its file's name, or that of the folder."""
+"""Where the class of a plain-text document can come from: the name of its file or folder."""
 
 
 class Piece(NamedTuple):
@@ -47,7 +47,7 @@ class Corpus:
     documents: str = "paragraph"
     """In plain text a document is a "paragraph" (up to a blank line), a "line" or the "file"."""
     label: str | None = None
-    """What a document's class is: a field of JSONL, Parquet and data sets, or, for plain text,
+    """Where a document's class comes from: a field of rows, or, for plain text,
     "file" (the name, without suffixes) or "folder" (the name of the folder that holds the file)."""
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Corpus:
         for path in self.files():
             # The name of a single file does not matter, only what it says of its kind.
             name = _kind(path) if path == self.path else path.name
-            # The mark of UTF-8 was once taken for text: tokens that have it are not served again.
+            # Byte order marks were once taken for text: cached tokens with one are not used again.
             marked = _kind(path) != ".parquet" and is_marked(path)
             yield name, content_hash(path) + (codecs.BOM_UTF8 if marked else b"")
 
@@ -106,7 +106,7 @@ class Corpus:
             yield from found if name is None else (piece._replace(label=name) for piece in found)
 
     def label_of(self, path: Path) -> str | None:
-        """The class of all documents of a file, if its name tells it."""
+        """The class of all documents of a file, if its name or folder is the class."""
         if self.label not in LABELS:
             return None
         if self.label == "file":

@@ -1,4 +1,4 @@
-"""How often tokens occur, and what a model that knows no more would cost."""
+"""Token frequencies, and the bits of a model that knows nothing else."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def corpus_entropy(tokens: NDArray[Any] | Iterable[NDArray[Any]]) -> float:
 
 
 def entropy_of_counts(counts: NDArray[Any]) -> float:
-    """In bits, of tokens that occur so often."""
+    """The entropy of token counts, in bits."""
     shares = counts[counts > 0] / max(1, counts.sum())
     return float(-(shares * np.log2(shares)).sum()) + 0.0  # no minus zero

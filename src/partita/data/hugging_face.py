@@ -1,7 +1,7 @@
 """Hugging Face: data sets as a corpus and tokenizers by name, from the hub or from a folder.
 
-Nothing is imported, and no connection made, before one of them is asked for. What is a name on
-the hub is told in `partita.files.names`.
+Packages are imported, and connections made, on first use. `partita.files.names` decides which
+names are on the hub.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Loaded:
     def texts(self, field: str, label: str | None = None) -> Iterator[tuple[str, str | None]]:
         """One field, and the one that holds the class, row by row. Rows without text are left out.
 
-        Classes that the data set knows by name are called so.
+        Numbers of classes become the data set's names for them.
         """
         names = self.data.column_names
         has = f"it has: {', '.join(names)}"
@@ -89,30 +89,30 @@ class DataSet:
         are therefore hashed too, and what `datasets` keeps of them is kept under that hash.
         """
         datasets = package("datasets", f"{PREFIX}{self.name}", "datasets")
-        asked = self._asked()
+        remote = self._repository()
         contents, cache = hashlib.sha256(), None
-        if asked is None:
+        if remote is None:
             for path in files_under(Path(self.name)):
                 contents.update(os.fsencode(path.relative_to(self.name)) + b"\0")
                 contents.update(content_hash(path))
             cache = str(Path(datasets.config.HF_DATASETS_CACHE, f"partita-{contents.hexdigest()}"))
-        trouble = None if asked is None else out_of_reach(asked, "README.md", "dataset")
+        trouble = None if remote is None else out_of_reach(remote, "README.md", "dataset")
         try:
             with nullcontext() if trouble is None else offline(datasets.config):
                 data = datasets.load_dataset(
-                    self.name if asked is None else asked.repository,
+                    self.name if remote is None else remote.repository,
                     self.config,
                     split=self.split,
                     cache_dir=cache,
                     keep_in_memory=False,
-                    revision=None if asked is None else asked.revision,
+                    revision=None if remote is None else remote.revision,
                 )
         except Exception as error:  # of many kinds: names, connections, formats
-            raise self._not_loaded(error, asked, trouble) from error
+            raise self._not_loaded(error, remote, trouble) from error
         contents.update(data._fingerprint.encode())
         return Loaded(f"{PREFIX}{self.name}", data, contents.digest())
 
-    def _asked(self) -> Hosted | None:
+    def _repository(self) -> Hosted | None:
         """The repository of the hub that the name means; None for a folder here."""
         place = Path(self.name)
         if looks_local(self.name) or self.name.count("/") > 1:
@@ -124,15 +124,15 @@ class DataSet:
         return hosted(f"{PREFIX}{self.name}", "path")
 
     def _not_loaded(
-        self, error: Exception, asked: Hosted | None, trouble: str | None
+        self, error: Exception, remote: Hosted | None, trouble: str | None
     ) -> InputError:
         """The error for a data set that cannot be read."""
         which = f"the data set {self.name!r}"
-        if asked is not None:
+        if remote is not None:
             which += f", which is no folder here{near(self.name)}"
-        if asked is not None and trouble is not None and isinstance(error, ConnectionError):
-            absent = no_network(trouble, asked, kind="dataset")
-            remedy = absent.remedy(f"give {PREFIX}./{asked.folder}", "")
+        if remote is not None and trouble is not None and isinstance(error, ConnectionError):
+            absent = no_network(trouble, remote, kind="dataset")
+            remedy = absent.remedy(f"give {PREFIX}./{remote.folder}", "")
             return InputError("path", f"{which}: {absent.why}", remedy)
         why = " ".join(f"{error} {error.__cause__ or ''}".split())
         return InputError("path", f"{which}: {why}")
@@ -141,7 +141,7 @@ class DataSet:
 def fetch_tokenizer(name: str, asked: Hosted, flag: str) -> Path:
     """The `tokenizer.json` of a repository of the hub, from the local cache if it is current.
 
-    `name` is what was asked for, and `flag` where.
+    `name` is what the user gave, and `flag` where.
     """
     try:
         return fetch(asked, TOKENIZER_FILE)

@@ -13,7 +13,7 @@ from partita.data.kinds import KINDS, DataKind, DataSettings, Preparing, Tokeniz
 from partita.data.prepared import Prepared
 from partita.errors import InputError, naming, require
 
-_NAMES = {name: f"data.{name}" for name in ("size", "colour", "path", "valid")}
+_NAMES = {name: f"data.{name}" for name in ("size", "color", "path", "valid")}
 
 
 class ImageData(DataKind):
@@ -70,7 +70,7 @@ def image_set(data: DataSettings, split: str = "train") -> ImageSet:
     """The images that a recipe names, and how they are read."""
     require(bool(data.path), "data.path", "no images are given", "name a set: partita train SET")
     with naming(_NAMES):
-        options = ImageOptions(split=split, size=data.size, colour=data.colour)
+        options = ImageOptions(split=split, size=data.size, color=data.color)
         return ImageSet(data.path, options, data.validation_fraction)
 
 

@@ -1,7 +1,7 @@
-"""Sets of images as rows of tokens, once: what `prepare` is for text.
+"""Prepare sets of images as rows of tokens, as `prepare` does for text.
 
-Each image is a document of as many tokens as every other, and has its class. The folder is as that
-of a prepared text, with the tensors of a tokenizer that has some in `tokenizer.safetensors`.
+Each image is a document of as many tokens as every other, and has its class. The folder is like
+that of a prepared text; a tokenizer's tensors, if it has some, are in `tokenizer.safetensors`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ class ImageSet:
     """Share of the images set aside for validation, evenly spread."""
 
     def check(self) -> None:
-        """Refuse a set that is not there."""
+        """Refuse a set that does not exist."""
         there = self.path == DIGITS or Path(self.path).exists()
         hint = f"name a folder of images by class, MNIST's files, a tar of images, or {DIGITS}"
         require(there, "data.path", f"{self.path} does not exist", hint)
 
     def identity(self) -> str:
         """A hash of everything that the pixels depend on."""
-        digest = hashlib.sha256(json.dumps([vars(self.options), self.valid]).encode())
+        # Under the name that the option had first, so that tokens in caches are found again.
+        options = {
+            "colour" if name == "color" else name: v for name, v in vars(self.options).items()
+        }
+        digest = hashlib.sha256(json.dumps([options, self.valid]).encode())
         if self.path == DIGITS:
             digest.update(DIGITS.encode())
             return digest.hexdigest()
@@ -114,7 +118,7 @@ def _described(tokenizer: ImageTokenizer) -> bytes:
 
 
 def _write(images: Images, tokenizer: ImageTokenizer, folder: Path, source: ImageSet) -> None:
-    """Encode some images at a time."""
+    """Encode images in batches, and write their rows."""
     names = list(images.classes) or [str(n) for n in range(int(images.labels.max()) + 1)]
 
     def rows() -> Iterator[tuple[NDArray[Any], str]]:

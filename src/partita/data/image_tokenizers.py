@@ -22,7 +22,7 @@ Pixels = UInt8[Tensor, "N C H W"]
 
 
 class ImageTokenizer(AnyTokenizer):
-    """What the rest of the library needs of an image tokenizer."""
+    """The base class of image tokenizers."""
 
     data = "images"
 
@@ -95,7 +95,7 @@ def from_description(description: object, tensors: Mapping[str, Tensor]) -> Imag
     return made
 
 
-# What all kinds check ----------------------------------------------------------------------------
+# Checks of all kinds -----------------------------------------------------------------------------
 
 
 def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -121,13 +121,13 @@ def stored_size(size: object) -> tuple[int, int]:
 
 
 def refuse_rest(rest: Mapping[str, Any]) -> None:
-    """A description with more in it than is known is one of something else."""
+    """Refuse a description with unknown keys."""
     for key in rest:
         raise InputError("tokenizer", f"its description has an unknown key {key!r:.200}")
 
 
 def check_tokens(tokens: Int64[Tensor, "N L"], tokenizer: ImageTokenizer) -> None:
-    """Refuse rows of another length, and ids that are no token, such as a mask that is left."""
+    """Refuse rows of another length, and ids that are no tokens, such as masks."""
     rows, columns = tokenizer.grid
     problem = f"rows have {tokens.shape[1]} tokens, an image {rows} x {columns}"
     require(tokens.shape[1] == rows * columns, "tokens", problem)

@@ -1,7 +1,7 @@
-"""Kinds of data: what preparing, rows and checks need to know of text, images, or anything else.
+"""Kinds of data: how text, images or anything else become rows of tokens.
 
-A kind of data is an object in `KINDS`; the name of a recipe's tokenizer says which kind it is of.
-What the command line does with models of a kind is told in `partita.modalities`.
+A kind of data is an object in `KINDS`; the name of a recipe's tokenizer decides which.
+`partita.modalities` has what the command line does with models of a kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partita.registry import Registry
 
 @runtime_checkable
 class DataSettings(Protocol):
-    """What a recipe says of its data, in the section `data`."""
+    """The section `data` of a recipe."""
 
     if TYPE_CHECKING:
 
@@ -38,14 +38,14 @@ class DataSettings(Protocol):
         @property
         def size(self) -> int | None: ...
         @property
-        def colour(self) -> bool | None: ...
+        def color(self) -> bool | None: ...
         @property
         def cache(self) -> str: ...
 
 
 @runtime_checkable
 class TokenizerSettings(Protocol):
-    """What a recipe says of its tokenizer, in the section `tokenizer`."""
+    """The section `tokenizer` of a recipe."""
 
     if TYPE_CHECKING:
 
@@ -59,22 +59,22 @@ class TokenizerSettings(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Preparing:
-    """What whoever prepares data is asked to call, and how little of it is too little."""
+    """Callbacks of preparing data, and the least amount of data."""
 
     accept: Callable[[str], None] = field(default=lambda _name: None)
-    """Hears the name that the tokens will have, and may refuse."""
+    """Called with the name of the tokens' folder; may refuse by an error."""
     examine: Callable[[Prepared], None] = field(default=lambda _prepared: None)
-    """Sees the tokens, and may refuse them; then nothing of them is left behind."""
+    """Called with the tokens; may refuse them by an error, and new ones are removed then."""
     progress: Callable[[int], None] = field(default=lambda _count: None)
-    """Hears how much has been read so far."""
+    """Called with the amount that has been read so far."""
     checking: Progress | None = None
-    """Hears how many bytes of tokens from the cache have been checked, of how many."""
+    """Called with the bytes of cached tokens that have been checked, and their total."""
     least: int = 1
-    """Tokens to train on without which the data are refused."""
+    """The least number of tokens to train on; fewer are refused."""
 
 
 class DataKind(ABC):
-    """A kind of data, as files become rows of tokens."""
+    """A kind of data: how its files become rows of tokens."""
 
     name: ClassVar[str]
     """What the data are, in a word: "text", "images"."""
@@ -89,7 +89,7 @@ class DataKind(ABC):
 
     @abstractmethod
     def claims(self, tokenizer: str) -> bool:
-        """Whether the name of a tokenizer is that of one for such data."""
+        """Whether a tokenizer with this name is for such data."""
 
     def remedy(self, path: str) -> str | None:  # noqa: ARG002 - of no kind in particular
         """How to name a tokenizer, for data that can only be of this kind; None for others."""
@@ -97,11 +97,11 @@ class DataKind(ABC):
 
     @abstractmethod
     def check(self, data: DataSettings, tokenizer: TokenizerSettings) -> None:
-        """Refuse data that are not there."""
+        """Refuse data that do not exist."""
 
     @abstractmethod
     def check_options(self, data: DataSettings, tokenizer: TokenizerSettings) -> None:
-        """Refuse choices of a recipe that such data do not have."""
+        """Refuse options of a recipe that such data do not have."""
 
     @abstractmethod
     def prepare(
@@ -127,7 +127,7 @@ class DataKind(ABC):
 
 
 KINDS: Registry[DataKind] = Registry("data")
-USUAL = "text"  # what a tokenizer is for that no kind claims: files, and names on a hub
+USUAL = "text"  # for tokenizers that no kind claims: files, and names on the hub
 
 
 def kind_of(tokenizer: AnyTokenizer) -> DataKind:

@@ -1,4 +1,4 @@
-"""Words without end, which would keep a tokenizer learning for ever.
+"""Very long words, on which a tokenizer would train for hours.
 
 A byte-pair tokenizer learns from words, and every merge goes through all words that have the pair.
 Ordinary words are short, and the same few are counted over and over. A text without spaces is one

@@ -1,4 +1,4 @@
-"""What a folder of tokens says of itself: its manifest, which anybody may have written."""
+"""The manifest of a folder of tokens, which is not trusted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _damage(manifest: Manifest) -> str | None:
             return f"its {key} are {manifest[key]!r:.99}"
     if manifest["dtype"] not in _DTYPES or manifest["shard_tokens"] == 0:
         return "its tokens have no size"
-    # A number of shards that is made up would take all memory to name them.
+    # The names of a made-up number of shards would fill the memory.
     if _shards(manifest) > len(manifest["checksums"]):
         return f"it has {manifest['tokens']} tokens in {len(manifest['checksums'])} files"
     named = manifest["checksums"].keys() == sizes(manifest).keys()

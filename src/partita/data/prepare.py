@@ -1,4 +1,4 @@
-"""From files to tokens on disk, once: the cache knows the contents, the tokenizer and the options.
+"""From files to tokens on disk, cached by contents, tokenizer and options.
 
 A prepared corpus is a folder (see `prepared`) named after a hash of everything that went into it.
 Whatever changes the tokens changes the name, so a changed input is never served stale, and a
@@ -38,12 +38,12 @@ from partita.files.reading import content_hash, reading, watch
 MADE_HERE = ("bpe", "bytes", "characters", "text8")
 READING = 2  # version of how files are read: another one makes other tokens of the same file
 SAMPLE = 50_000_000  # characters that a tokenizer is trained on at most
-AT_ONCE = 1 << 21  # characters that are tokenised together
+AT_ONCE = 1 << 21  # characters that are tokenized together
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What the tokens depend on, beside the files."""
+    """The options that the tokens depend on, besides the files."""
 
     tokenizer: str = "bytes"
     """"bytes", "characters" (those that occur), "text8", "bpe" (trained on the corpus), the path
@@ -91,9 +91,9 @@ def tokenizer_file(name: str, flag: str = "--tokenizer.name") -> Path | None:
     with reading(Path(name), "tokenizer"):
         if Path(name).is_file():
             return Path(name)
-    asked = hosted(name, "tokenizer", flag)
-    if asked is not None:
-        return fetch_tokenizer(name, asked, flag)
+    remote = hosted(name, "tokenizer", flag)
+    if remote is not None:
+        return fetch_tokenizer(name, remote, flag)
     what = "file" if "/" in name else "name"
     raise InputError(
         "tokenizer",
@@ -117,12 +117,12 @@ def prepare(
 ) -> Prepared:
     """The corpus as tokens: from the cache if nothing changed, made now otherwise.
 
-    `progress` is told the number of characters read so far, from 0 on again once a tokenizer has
-    been trained on them; `checking`, how many bytes of tokens from the cache have been checked, of
-    how many. A `tokenizer`, if one is given, takes the place of the one that the options name.
-    `accept` is told the name that the tokens will have, and may refuse; so may `examine`, which
-    sees the tokens; a corpus that gives fewer than `least` tokens to train on is refused too. None
-    of this leaves anything behind.
+    `progress` is called with the number of characters read so far, from 0 on again once a tokenizer
+    has been trained on them; `checking`, with the bytes of cached tokens that have been checked,
+    and their total. A given `tokenizer` replaces the one that the options name. `accept` is called
+    with the name of the tokens' folder, and `examine` with the tokens: both may refuse by an
+    error. A corpus with fewer than `least` tokens to train on is refused too. What is refused
+    leaves nothing behind.
     """
     options = options or PrepareOptions()
     refuse_changes = watch(corpus.files)
@@ -147,7 +147,7 @@ def make_tokenizer(
     file: Path | None,
     progress: Callable[[int], None] | None = None,
 ) -> Tokenizer:
-    """The tokenizer in the file; without one "bpe" and "characters" look at the corpus first."""
+    """The tokenizer in the file; without one, "bpe" and "characters" learn from the corpus."""
     if file is not None:
         return read_tokenizer(file)
     if options.tokenizer == "characters":
@@ -190,7 +190,7 @@ def _distinct(text: str) -> str:
 
 
 def _counted(corpus: Corpus, progress: Callable[[int], None] | None) -> Iterator[str]:
-    """The text of a corpus, with a word on how much of it was read."""
+    """The text of a corpus; `progress` is called with how much of it was read."""
     seen = 0
     for piece in corpus.pieces():
         yield piece.text
@@ -236,7 +236,7 @@ def _write(
     progress: Callable[[int], None] | None,
     least: int,
 ) -> None:
-    """Tokenise document by document into two writers."""
+    """Tokenize document by document into two writers."""
     facts: dict[str, Any] = {"path": str(corpus.path), **vars(options)}
     end = tokenizer.encode_array(SEPARATORS[corpus.documents])
     characters, begins, blank = 0, True, True

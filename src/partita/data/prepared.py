@@ -1,9 +1,9 @@
-"""A folder of prepared tokens: opened as it was written, or refused; made by whoever is first.
+"""A folder of prepared tokens: opened after a check of every byte, or made.
 
 train/  valid/          shards of tokens
 tokenizer.json          the tokenizer that made them
 tokenizer.safetensors   its tensors, if it has some (images)
-checksums.json          those of the tokenizer and of what the shards say of themselves
+checksums.json          those of the tokenizer and of the shards' manifests
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Prepared:
 
 
 class _MadeMeanwhileError(Exception):
-    """Somebody else was faster."""
+    """Another process made the same folder first."""
 
 
 def tokens_in(
@@ -74,10 +74,10 @@ def tokens_in(
     examine: Callable[[Prepared], None] | None,
     checking: Progress | None,
 ) -> Prepared:
-    """The tokens in a folder of the cache, every byte of which is checked, or made now.
+    """The tokens in a folder of the cache, after a check of every byte, or made now.
 
-    Several may make the same tokens at a time: the first that is done keeps the folder, and all
-    have what is in there.
+    Several processes may make the same tokens: the first that is done keeps the folder, and all
+    use it.
     """
     clear_leftovers(folder.parent)
     examine = examine or (lambda _prepared: None)
@@ -112,7 +112,7 @@ def _small_of(folder: Path) -> list[str]:
 
 
 def _check_small(folder: Path) -> None:
-    """Check what the checksums of the tokens do not cover. Older folders have no such record."""
+    """Check what the checksums of the shards do not cover, if the folder has a record of it."""
     path = folder / CHECKSUMS
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""Files of rows, JSONL and Parquet, one row at a time: each is held in memory as a whole."""
+"""Read JSONL and Parquet row by row; each row is held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Metadata = Any  # of pyarrow, which need not be installed
 
 
 def json_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """What each line of a JSONL file holds, after words that say where it stands."""
+    """The value of each line of a JSONL file, after a text that says where it stands."""
     for number, line in enumerate(_lines(path), 1):
         yield from _json_row(line, f"{path} line {number}")
 

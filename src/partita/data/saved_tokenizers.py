@@ -15,7 +15,7 @@ from partita.version import __version__
 def save_image_tokenizer(
     tokenizer: ImageTokenizer, folder: str | Path, provenance: dict[str, Any] | None = None
 ) -> None:
-    """Write a folder that `load_image_tokenizer` understands, complete or not at all."""
+    """Write a folder that `load_image_tokenizer` understands, atomically."""
     config = {"library": "partita", "version": __version__, "provenance": provenance or {}}
     contents: format.Contents = {
         format.CONFIG: config,

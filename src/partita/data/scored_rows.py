@@ -30,11 +30,11 @@ class ScoredRows(NamedTuple):
     bytes: int
     """Of the text in UTF-8."""
     labels: list[str | None]
-    """The class of each row's document, where the corpus tells it and rows hold but one."""
+    """The class of each row's document, if it has one and the row holds no other."""
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text: what ends with a mark or a line."""
+    """The sentences of a text, which end at a mark or a line break."""
     return [part.strip() for part in _END_OF_SENTENCE.split(text) if part.strip()]
 
 
@@ -89,10 +89,10 @@ def whole_rows(
     limit: int | None = None,
     skip: bool = False,
 ) -> ScoredRows:
-    """The same for models of texts that have ends of their own: each document as it is.
+    """The same for models that learn where texts end: each document as it is.
 
-    Part of a text is another text, which ends where this one goes on: documents longer than the
-    model are refused (left out, with `skip`), and `limit` stops after the document that reaches it.
+    Part of a text is another text, with an end that this one lacks: documents longer than the model
+    are refused (left out, with `skip`), and `limit` stops after the document that reaches it.
     """
     texts: list[list[int]] = []
     labels: list[str | None] = []

@@ -1,4 +1,4 @@
-"""Tokens on disk: memory-mapped shards, written in bounded memory and complete or not there.
+"""Tokens on disk: memory-mapped shards, written atomically in bounded memory.
 
 A folder of shards holds
 
@@ -60,7 +60,7 @@ class ShardWriter:
         self.ends = array("Q")
         self.labels: list[str] = []
         self.classes: list[str] = []
-        """The names of all classes; whoever writes sets them before the end."""
+        """The names of all classes; the caller sets them before the end."""
         self.checksums: dict[str, str] = {}
         self._context = self._writing()
 

@@ -28,7 +28,7 @@ class TextData(DataKind):
 
     name = "text"
 
-    def claims(self, tokenizer: str) -> bool:  # noqa: ARG002 - it has what nobody claims
+    def claims(self, tokenizer: str) -> bool:  # noqa: ARG002 - text is the default
         return False
 
     def check(self, data: DataSettings, tokenizer: TokenizerSettings) -> None:

@@ -1,7 +1,7 @@
-"""Files of text as strings in bounded memory: unpacked, decoded, refused where they are no text.
+"""Read files of text in bounded memory: unpack, decode, and refuse what is no text.
 
 A file that unpacks to a thousand times its size is read like any other: some of it at a time. The
-ends of compressed files are looked for here, since fsspec takes half a .zst file for a whole one.
+ends of compressed files are checked here, since fsspec takes half a .zst file for a whole one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOOKED_AT = 1 << 10  # bytes that tell UTF-16 without a mark from a binary file
 def decoded(path: Path, size: int) -> Iterator[str]:
     """Pieces of a file of about `size` bytes each, whose line ends are all "\\n".
 
-    The mark of UTF-8, with which some programs begin a file, is no part of the text.
+    The byte order mark, with which some programs begin a file, is no part of the text.
     """
     chunks = unpacked(path, size)
     head = _beginning(chunks)
@@ -61,7 +61,7 @@ def decoded(path: Path, size: int) -> Iterator[str]:
 
 
 def is_marked(path: Path) -> bool:
-    """Whether a file begins with the mark of UTF-8."""
+    """Whether a file begins with the byte order mark of UTF-8."""
     return _beginning(unpacked(path, len(codecs.BOM_UTF8))).startswith(codecs.BOM_UTF8)
 
 

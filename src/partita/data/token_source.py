@@ -1,4 +1,4 @@
-"""What batches are read from: tokens by range, wherever they lie."""
+"""The base class of what batches are read from: tokens by range."""
 
 from __future__ import annotations
 

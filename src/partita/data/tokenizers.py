@@ -19,12 +19,12 @@ from partita.data.any_tokenizer import TOKENIZERS, AnyTokenizer, from_files
 from partita.data.long_words import without_long_words
 from partita.errors import InputError, require, require_int
 
-LARGEST_VOCABULARY = 1 << 24  # whoever trains a bpe, or a network, makes room for all of it first
+LARGEST_VOCABULARY = 1 << 24  # training a bpe or a network allocates all of it
 TEXT8_ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 
 
 class Tokenizer(AnyTokenizer):
-    """What the rest of the library needs of a tokenizer of text."""
+    """The base class of tokenizers of text."""
 
     data = "text"
 
@@ -117,8 +117,8 @@ class CharacterTokenizer(Tokenizer):
 
 
 @contextmanager
-def _told(problem: str) -> Iterator[None]:
-    """What goes wrong inside the `tokenizers` library; its panics are not even `Exception`s."""
+def _naming_errors(problem: str) -> Iterator[None]:
+    """Errors of the `tokenizers` library as `InputError`; its panics are no `Exception`s."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit, InputError):
@@ -132,7 +132,7 @@ class BPETokenizer(Tokenizer):
     """Byte-level byte-pair encoding, trained on the spot; every text survives the round trip.
 
     Any other tokenizer of the `tokenizers` library works here too, without that promise. Its
-    special tokens are not added to texts: where a document ends is not the tokenizer's to say.
+    special tokens are not added to texts: the corpus says where a document ends.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -148,8 +148,8 @@ class BPETokenizer(Tokenizer):
 
     @staticmethod
     def from_json(text: str) -> BPETokenizer:
-        """From the text of a `tokenizer.json`, which may be anything."""
-        with _told("this is no tokenizer.json"):
+        """From the text of a `tokenizer.json`, which is not trusted."""
+        with _naming_errors("this is no tokenizer.json"):
             _refuse_false_sizes(json.loads(text))
             backend = tokenizers.Tokenizer.from_str(text)
             backend.no_truncation()  # such files often cut texts at what one model could read
@@ -162,7 +162,7 @@ class BPETokenizer(Tokenizer):
 
     @staticmethod
     def train(texts: str | Iterable[str], vocab_size: int) -> BPETokenizer:
-        """Learn merges from a text or several. Little text may give fewer tokens than asked.
+        """Learn merges from a text or several. Little text may give fewer tokens than `vocab_size`.
 
         Of words that never end, such as a genome, only a part is learned from (see `long_words`).
         """
@@ -191,7 +191,7 @@ class BPETokenizer(Tokenizer):
         return self._sizes[1]
 
     def encode(self, text: str) -> list[int]:
-        with _told("it cannot encode this text"):
+        with _naming_errors("it cannot encode this text"):
             encoded = self.backend.encode(text, add_special_tokens=False)
         if self._loses:
             _refuse_losses(text, encoded.offsets)
@@ -204,7 +204,7 @@ class BPETokenizer(Tokenizer):
         """Several texts at once, on all cores."""
         if self._loses:
             return [self.encode_array(text) for text in texts]
-        with _told("it cannot encode this text"):
+        with _naming_errors("it cannot encode this text"):
             encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.asarray(e.ids, dtype=np.int64) for e in encoded]
 
@@ -266,9 +266,9 @@ def _string(description: Mapping[str, Any], key: str) -> str:
 
 
 def _refuse_false_sizes(content: object) -> None:
-    """A table of characters says how large it is; the `tokenizers` library believes it.
+    """Refuse a table of characters whose size is wrong, which the `tokenizers` library believes.
 
-    A size that is made up would have it ask for gigabytes, and end the process if there are none.
+    For a made-up size it would allocate gigabytes, and end the process if there are none.
     """
     if isinstance(content, list):
         for item in content:

@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, read as what strangers wrote, fetched by name."""
+"""Files: written atomically, read without trust, downloaded by name."""

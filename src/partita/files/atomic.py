@@ -1,4 +1,4 @@
-"""Files that are complete or not there, and their checksums."""
+"""Atomic writing of files and folders, and checksums."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_folder(path: Path, argument: str) -> None:
 
 
 def check_new(path: Path, argument: str) -> None:
-    """Refuse a place where no new folder can be written: there is something, or it cannot be."""
+    """Refuse a path that exists, or where no folder can be made."""
     there = os.path.lexists(path)
     require(not there, argument, f"{path} exists already", "choose another folder")
     _check_length(path, argument)
@@ -63,7 +63,7 @@ def check_new(path: Path, argument: str) -> None:
 
 
 def _check_length(path: Path, argument: str) -> None:
-    """Refuse a name that is too long, which it may only be while it is being written."""
+    """Refuse a name that is too long, also with what is added to it while it is written."""
     try:
         path.with_name(f"{path.name}{PARTIAL}{os.getpid()}-{'0' * 8}{_LOCK}").lstat()
     except OSError as error:
@@ -83,21 +83,21 @@ def check_file(path: Path, argument: str, kind: str | None = None) -> None:
 
 @contextmanager
 def parents_made(path: Path) -> Iterator[None]:
-    """The folders above a path are there inside; an error takes away those that were not."""
+    """Make the folders above a path; an error inside removes those that were made."""
     missing = list(takewhile(lambda folder: not folder.exists(), path.parents))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
         for folder in missing:
-            with suppress(OSError):  # not made, or not empty: somebody else's work is in it
+            with suppress(OSError):  # not made, or not empty: other files are in it
                 folder.rmdir()
         raise
 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """What goes wrong while something is written names it, not a part of it."""
+    """Errors of writing name the path, not a temporary one."""
     try:
         yield
     except OSError as error:
@@ -114,9 +114,9 @@ def _naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file to write; it gets its name when all of it is on the disk.
+    """A temporary file to write; it is renamed to `path` when all of it is on the disk.
 
-    Who reads the file that had the name before, or has mapped it into memory, keeps it.
+    Processes that read the file before it, or have mapped it into memory, keep that one.
     """
     with _naming(path), _reserved(path) as partial:
         try:
@@ -129,17 +129,17 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, data: str | bytes) -> None:
-    """Write a file that holds all of the data, or is as it was."""
+    """Write a file atomically."""
     with whole_file(path) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill; it gets its name when everything in it is on the disk.
+    """A temporary folder to fill; it is renamed to `folder` when all of it is on the disk.
 
-    What was there under that name before gives way. An error leaves everything as it was, a killed
-    process or a power cut at most what the next writer there clears away (`clear_leftovers`).
+    It replaces what had the name before. An error leaves everything as it was; a killed process or
+    a power cut leaves at most what the next writer there removes (`clear_leftovers`).
     """
     with parents_made(folder), _naming(folder), _reserved(folder) as partial:
         try:
@@ -165,7 +165,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder so that at no moment half of it stands under its name."""
+    """Remove a folder atomically: it is renamed before it is emptied."""
     if os.path.lexists(folder):
         with _reserved(folder) as aside:
             folder.rename(aside)
@@ -209,7 +209,7 @@ def remove_partial(folder: Path) -> None:
 
 @contextmanager
 def _reserved(path: Path) -> Iterator[Path]:
-    """A name beside a path that nobody else uses, and a lock that says so."""
+    """A temporary name beside a path that no other process uses, by a lock."""
     clear_leftovers(path.parent)
     own = path.with_name(f"{path.name}{PARTIAL}{os.getpid()}")
     for left in (own, _before(own)):  # had no locks once: of a dead process with this number
@@ -226,7 +226,7 @@ def _locked_name(own: Path) -> tuple[Path, FileLock]:
         lock = FileLock(f"{partial}{_LOCK}")
         try:
             lock.acquire(timeout=0)
-        except Timeout:  # somebody who clears away found its file first: theirs to remove
+        except Timeout:  # another process that clears leftovers has it, and removes it
             continue
         except (OSError, NotImplementedError):  # where files cannot be locked, they are written
             pass
@@ -246,7 +246,7 @@ def _unlocking(lock: FileLock, partial: Path) -> Iterator[None]:
 
 
 def _settle(partial: Path, path: Path) -> None:
-    """Bring to an end what a dead writer began."""
+    """Finish or undo what a dead writer began."""
     before = _before(partial)
     if os.path.lexists(before) and not os.path.lexists(path):
         # It died between two renames. What gives way does so only when all the rest is complete.
@@ -256,7 +256,7 @@ def _settle(partial: Path, path: Path) -> None:
 
 
 def _before(partial: Path) -> Path:
-    """The name for what gives way to a folder."""
+    """The name for the folder that is replaced."""
     return partial.with_name(f"{partial.name}-old")
 
 

@@ -1,7 +1,7 @@
-"""Files of the Hugging Face hub; from their cache here, if the hub cannot be reached.
+"""Download files of the Hugging Face hub, or take them from the cache if it cannot be reached.
 
-The hub's own functions try again for half a minute before they say that there is no network. Here
-one small question comes first, and only a hub that answers it is asked for more.
+The hub's own functions try again for half a minute before they report that there is no network.
+Here one small request comes first, and only if the hub answers are files downloaded.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _BUSY = (408, 429, 500, 502, 503, 504)  # what the hub's own functions would wai
 
 
 class NotFetchedError(Exception):
-    """What does not come from the hub: why, and the command that would bring it elsewhere."""
+    """A failed download: the reason, and the command that works where there is a network."""
 
     def __init__(
         self, why: str, command: str = "", *, absent: bool = False, trouble: str | None = None
     ) -> None:
         self.why, self._command = why, command
         self.absent = absent
-        """Whether the repository is there, and the file is not in it."""
+        """Whether the repository exists, without the file."""
         self.trouble = trouble
-        """What keeps the hub from answering, if that is what is wrong."""
+        """Why the hub cannot be reached, if that is the reason."""
         super().__init__(why)
 
     def remedy(self, then: str, otherwise: str) -> str:
-        """How to bring it, if the network is what is missing; `then` says where it is named."""
+        """How to get the files without a network, and `then` use them; `otherwise` with one."""
         if not self._command:
             return otherwise
         return f"where there is a network run {self._command}, bring that folder here and {then}"
@@ -41,8 +41,8 @@ class NotFetchedError(Exception):
 def fetch(asked: Hosted, file: str, *beside: str, trouble: str | None = None) -> Path:
     """One file of a repository.
 
-    Where the hub cannot be reached, an error says how to bring it with those that are needed
-    `beside` it; it is not tried if the `trouble` is known already.
+    If the hub cannot be reached, an error says how to get the file and those that are needed
+    `beside` it. It is not tried if the `trouble` is known already.
     """
     from huggingface_hub import hf_hub_download
 
@@ -94,9 +94,9 @@ def out_of_reach(
     *,
     required: bool = False,
 ) -> str | None:
-    """What keeps the hub from answering; None if it answers. It is asked once, for a file.
+    """Why the hub cannot be reached, by one request for a file; None if it answers.
 
-    That the file is not in the repository is an answer, and an error only where it is `required`.
+    That the file is not in the repository is an answer, and an error only if it is `required`.
     """
     from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
 
@@ -106,7 +106,7 @@ def out_of_reach(
         url = hf_hub_url(asked.repository, file, repo_type=kind, revision=asked.revision)
         get_hf_file_metadata(url, token=token, timeout=_PATIENCE)
     except errors.HFValidationError:
-        return None  # no name at all: whoever fetches says so
+        return None  # an invalid name: the download reports it
     except errors.HfHubHTTPError as error:
         if required and isinstance(error, errors.EntryNotFoundError):
             raise
@@ -119,10 +119,10 @@ def out_of_reach(
 
 @contextmanager
 def offline(*libraries: ModuleType) -> Iterator[None]:
-    """Inside, the hub's functions look into their caches alone.
+    """Inside, the hub's functions use only their caches.
 
-    The libraries read an environment variable for it when they are imported; this is what they
-    keep of it.
+    The libraries read an environment variable for it when they are imported; this sets the constant
+    that they made of it.
     """
     from huggingface_hub import constants
 
@@ -137,7 +137,7 @@ def offline(*libraries: ModuleType) -> Iterator[None]:
 
 
 def no_network(trouble: str, asked: Hosted, *files: str, kind: str = "model") -> NotFetchedError:
-    """What is missing without a network, and the command that brings it where there is one."""
+    """The error for files that need a network, with the command that downloads them."""
     options = [
         *files,
         *(["--repo-type", kind] if kind != "model" else []),
@@ -150,7 +150,7 @@ def no_network(trouble: str, asked: Hosted, *files: str, kind: str = "model") ->
 
 
 def _not_fetched(error: Exception, asked: Hosted, file: str) -> NotFetchedError:
-    """What keeps a file on a hub that answers, in a line."""
+    """The error for a file that a reachable hub does not give."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.LocalEntryNotFoundError):  # before its base class

@@ -49,7 +49,7 @@ CARD = "README.md"
 REQUIRED = (CONFIG, TOKENIZER, WEIGHTS)
 KNOWN = (*REQUIRED, TOKENIZER_TENSORS, TRAINING, STATE)
 PICKLES = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle")
-_DEEPEST = 64  # levels of nesting in a JSON file that anybody would write
+_DEEPEST = 64  # levels of nesting in a JSON file
 _LARGEST_JSON = 1 << 28  # bytes; the largest tokenizers take a tenth of it
 
 Contents = Mapping[str, dict[str, Any] | dict[str, Tensor]]
@@ -60,7 +60,7 @@ Kind = tuple[torch.Size, torch.dtype]
 
 
 def write(folder: Path, contents: Contents, card: str | None = None, kind: str = KIND) -> None:
-    """Write a folder of this format, complete or not at all; a model that was there gives way."""
+    """Write a folder of this format atomically; it replaces a model that was there."""
     folder = folder.resolve()
     _refuse_to_replace(folder, kind)
     with whole_folder(folder) as partial:
@@ -68,7 +68,7 @@ def write(folder: Path, contents: Contents, card: str | None = None, kind: str =
 
 
 def _refuse_to_replace(folder: Path, kind: str) -> None:
-    """A model may be replaced by another; anything else in its place is somebody's work."""
+    """Refuse to replace anything but a model of the same kind."""
     with reading(folder, "folder"):
         require(
             folder.is_dir() or not folder.exists(),
@@ -99,7 +99,7 @@ def kind_of(folder: Path) -> str:
 
 
 def write_into(folder: Path, contents: Contents, card: str | None = None, kind: str = KIND) -> None:
-    """The same into a folder that is there already; until the end it does not pass as complete."""
+    """The same into an existing folder, which is incomplete until the manifest is written."""
     for name, content in contents.items():
         if name.endswith(".safetensors"):
             with whole_file(folder / name) as partial:
@@ -207,7 +207,7 @@ def _depth(value: object, level: int = 0) -> int:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, which is read when they are: copy what is to last."""
+    """All tensors of a safetensors file, which may be mapped from it: copy those to keep."""
     try:
         return safetensors.torch.load_file(path)
     except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
@@ -237,7 +237,7 @@ def check_tensors(
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Weights must be numbers: what is computed with any other is none, or looks like one."""
+    """Refuse weights that are not finite, which would spoil every result."""
     for name, tensor in tensors.items():
         if tensor.numel() == 0 or not tensor.is_floating_point():
             continue

@@ -1,10 +1,10 @@
-"""What the name of a model, tokenizer or data set means: something here, or something on the hub.
+"""Decide whether the name of a model, tokenizer or data set is a local path or on the hub.
 
     hf:OWNER/NAME[@REVISION]    a repository of the Hugging Face hub, always
-    OWNER/NAME                  the same, unless it looks like a place here
+    OWNER/NAME                  the same, unless it looks like a local path
     anything else               a file or folder here
 
-A name that looks like a place here is never sent anywhere, so that a typing error stays at home.
+A name that looks like a local path is never sent anywhere, so that typing errors stay private.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from partita.errors import InputError
 from partita.files.atomic import PARTIAL
 
 PREFIX = "hf:"
-RUNS = Path("runs")  # where runs are made unless told otherwise
+RUNS = Path("runs")  # where runs are made by default
 ASK_THE_HUB = f"{PREFIX}OWNER/NAME"
 _HOSTED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?")
 _BARE = re.compile(r"[\w.-]+/[\w.-]+")
@@ -40,12 +40,12 @@ class Hosted:
 
     @property
     def folder(self) -> str:
-        """What a copy of it on a disk is best called."""
+        """The name for a local copy."""
         return self.repository.rpartition("/")[2]
 
 
 def hosted(name: str, argument: str, flag: str = "") -> Hosted | None:
-    """The repository that a name asks the hub for; None for a place here.
+    """The repository of the hub that a name means; None for a local path.
 
     `argument` is what an error names, and `flag` what it says to write the name after.
     """
@@ -61,14 +61,14 @@ def hosted(name: str, argument: str, flag: str = "") -> Hosted | None:
 
 
 def looks_local(name: str) -> bool:
-    """Whether a name is written as places in a file system are, and names on the hub are not."""
+    """Whether a name is written like a path, as names on the hub are not."""
     written = name.startswith(_BEGINNINGS) or "\\" in name or name in (".", "..")
     return written or _ENDINGS.fullmatch(Path(name).suffix.lower()) is not None
 
 
 def is_local(name: str) -> bool:
-    """Whether a name without a prefix is one of a place here: it looks so, or begins in a folder
-    that is here, or in the one where runs are made."""
+    """Whether a name without a prefix is a local path: it looks like one, exists, or begins with
+    an existing folder or the one where runs are made."""
     first = Path(name).parts[:1]
     inside = len(Path(name).parts) > 1 and (first == RUNS.parts or Path(*first).is_dir())
     return looks_local(name) or inside or Path(name).exists()
@@ -77,12 +77,12 @@ def is_local(name: str) -> bool:
 def missing(
     name: str, argument: str, remedy: str, fits: Callable[[Path], bool] = Path.exists
 ) -> InputError:
-    """The error for a place here that does not exist, with what is near it."""
+    """The error for a local path that does not exist, with paths of similar names."""
     return InputError(argument, f"{name} does not exist{near(name, fits)}", remedy)
 
 
 def near(name: str, fits: Callable[[Path], bool] = Path.exists) -> str:
-    """What is here whose name is like this one, in words; else the first few in the same folder."""
+    """A text that lists paths with similar names, or else the first few in the same folder."""
     place = Path(name.replace("\\", "/"))
     own = _inside(place.parent, fits) if place.parent != Path() else []
     around = own or [path for folder in (Path(), RUNS) for path in _inside(folder, fits)]

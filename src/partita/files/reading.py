@@ -1,4 +1,4 @@
-"""Reading what others wrote: files that may be damaged, packages that may be missing."""
+"""Read files that may be damaged, and import packages that may be missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DamagedError(Exception):
 
 @contextmanager
 def reading(path: Path, argument: str = "path", remedy: str = "") -> Iterator[None]:
-    """What can go wrong with a file, as an error that names it."""
+    """Errors of reading a file become an `InputError` that names it."""
     try:
         yield
     except (DamagedError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError) as error:
@@ -34,9 +34,9 @@ def reading(path: Path, argument: str = "path", remedy: str = "") -> Iterator[No
 
 
 def require_file(path: Path, argument: str = "path") -> None:
-    """Refuse what is no ordinary file: a pipe would be waited for, and a device has no end."""
+    """Refuse what is no regular file: a pipe may block, and a device has no end."""
     with reading(path, argument):
-        ordinary = path.is_file() or not os.path.lexists(path)  # who opens it says what is missing
+        ordinary = path.is_file() or not os.path.lexists(path)  # to open it says what is missing
         require(ordinary, argument, f"{path} is no file")
 
 
@@ -44,8 +44,8 @@ def files_under(folder: Path) -> list[Path]:
     """All files in a folder and below, by name, without hidden ones (and those in hidden folders).
 
     Links are followed, but for those that lead back to a folder above them, whose files are there
-    already. A folder that cannot be read, or a link to nothing, is an error: what is missing would
-    be missed.
+    already. A folder that cannot be read, or a link to nothing, is an error, so that no file is
+    left out unnoticed.
     """
     found: list[Path] = []
     with reading(folder):
@@ -67,15 +67,15 @@ def files_under(folder: Path) -> list[Path]:
 
 
 def _same(folder: Path) -> tuple[int, int]:
-    """What two names of one folder have in common."""
+    """What identifies a folder, whatever its name: device and inode."""
     status = folder.stat()
     return status.st_dev, status.st_ino
 
 
 def watch(files: Callable[[], list[Path]]) -> Callable[[], None]:
-    """Look at some files now; what is returned refuses any that have changed since.
+    """Record the state of files; the returned function refuses any that have changed since.
 
-    Files that change while they are read would be kept under the name of what they were before.
+    Files that change while they are read would be cached under the hash of their old content.
     """
     before = _stamps(files())
 
@@ -90,7 +90,7 @@ def watch(files: Callable[[], list[Path]]) -> Callable[[], None]:
 
 
 def _stamps(files: list[Path]) -> dict[Path, tuple[int, int, int]]:
-    """What tells a file from one that was changed or took its place."""
+    """Inode, size and time of change of files: another value is another content."""
     found = {}
     for path in files:
         with reading(path):
@@ -106,7 +106,7 @@ def content_hash(path: Path, argument: str = "path") -> bytes:
 
 
 def package(name: str, path: str | Path, extra: str) -> ModuleType:
-    """An optional package, or a word on how to get it."""
+    """Import an optional package; an error says how to install it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

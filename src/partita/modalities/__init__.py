@@ -1,4 +1,4 @@
-"""Modalities: text, images, and what else has a place here.
+"""Modalities: text, images, and others that are registered.
 
 Each is one object that ties together its kind of data, its models, and what the command line does
 with them. A new one is a file and one line: `MODALITIES.register("numbers")(Numbers())`, which

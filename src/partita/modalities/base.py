@@ -1,4 +1,4 @@
-"""What a modality owes to the command line: its options, and what it does for each verb.
+"""The base class of modalities: their options of the command line, and what each verb does.
 
 A verb has options that all modalities share; it hands them over as one of the dataclasses below. A
 modality adds options of its own: dataclasses too, whose fields are flags of the verb.
@@ -35,11 +35,11 @@ class Sampling:
 
     count: int = 1
     label: str | int | None = None
-    """The class, by name or number, or what else a modality makes of it."""
+    """The class, by name or number; a modality may give other values a meaning."""
     how: Mapping[str, Any] = field(default_factory=dict)
     """The sampler and its options, seed and precision, as `sample` of a model takes them."""
     callback: Callback | None = None
-    """Hears each step; see `Modality.watchable`."""
+    """Called with each step; see `Modality.watchable`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +54,16 @@ class Infilling(Sampling):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What to measure of a model."""
+    """What to measure about a model."""
 
     file: str | None
     """Data to measure the likelihood of; None for none."""
     limit: int | None
     replicates: int
     samples: int
-    """How many to draw and look at; 0 for none."""
+    """How many to draw and measure; 0 for none."""
     how: Mapping[str, Any]
-    """What they are drawn with, where it is not the model's own way."""
+    """Sampling settings that replace the model's own."""
     seed: int
     device: str
     quiet: bool = False
@@ -72,7 +72,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What came of `sample` or `infill`."""
+    """The results of `sample` or `infill`."""
 
     facts: Mapping[str, Any]
     """For machines."""
@@ -99,16 +99,16 @@ class Modality(ABC, Generic[M]):
     data: ClassVar[DataKind]
     model: ClassVar[type[TrainedModel]]
     watchable: ClassVar[bool] = False
-    """Whether samples can be watched as they come: its tokenizer decodes parts of one to text."""
+    """Whether samples can be watched while they are drawn: parts of one decode to text."""
     try_flags: ClassVar[str] = ""
-    """Flags of `partita sample` that show best what a new model does."""
+    """Flags that suit a first `partita sample` of a new model."""
     sample_options: ClassVar[type[OwnOptions]] = OwnOptions
     infill_options: ClassVar[type[OwnOptions]] = OwnOptions
     eval_options: ClassVar[type[OwnOptions]] = OwnOptions
 
     @property
     def name(self) -> str:
-        """What its data are, in a word."""
+        """The name of its kind of data."""
         return self.data.name
 
     @abstractmethod
@@ -121,7 +121,7 @@ class Modality(ABC, Generic[M]):
         raise InputError("model", problem, "draw samples with partita sample")
 
     def evaluation(self, model: M, asked: Evaluation, own: Any) -> Work:  # noqa: ANN401, ARG002
-        """`partita eval`: the work, after everything that it needs has been found; `own` are its
+        """`partita eval`: check everything that it needs, and return the work; `own` are its
         `eval_options`."""
         raise InputError("model", f"models of {self.name} are not evaluated")
 
@@ -135,10 +135,10 @@ class Modality(ABC, Generic[M]):
 
 
 class Modalities(Registry[Modality[Any]]):
-    """Modalities by name. Whoever registers one registers its data and its models too."""
+    """Modalities by name. To register one is to register its data and its models too."""
 
     def register(self, name: str) -> Callable[[Modality[Any]], Modality[Any]]:
-        """Let verbs, recipes and saved models know a modality."""
+        """Make a modality known to verbs, recipes and saved models."""
         add = super().register(name)
 
         def added(entry: Modality[Any]) -> Modality[Any]:

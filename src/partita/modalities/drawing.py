@@ -1,4 +1,4 @@
-"""Parts of pictures that are drawn anew, pictures of files, and films of how they come to be."""
+"""For the verbs of images: parts to hide, pictures from files, films of sampling."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def hidden_part(model: ImageModel, part: str) -> Bool[Tensor, "rows columns"]:
 
 
 def read_picture(model: ImageModel, name: str) -> UInt8[Tensor, "1 C H W"]:
-    """A picture of a file, or, by its number, of the test images of the model's set."""
+    """A picture from a file, or, by its number, from the test images of the model's data."""
     data = model.recipe.data
     if name.isdecimal():
-        how = ImageOptions(split="test", size=data.size, colour=data.colour)
+        how = ImageOptions(split="test", size=data.size, color=data.color)
         with naming({"path": "text", "split": "text"}):
             images = read_images(data.path, how)
         last = len(images) - 1
@@ -55,12 +55,12 @@ def read_picture(model: ImageModel, name: str) -> UInt8[Tensor, "1 C H W"]:
     with reading(Path(name), "text"):
         content = Path(name).read_bytes()
     with naming({"path": "text"}):
-        pixels = decode(content, name, data.size, data.colour)
+        pixels = decode(content, name, data.size, data.color)
     return torch.from_numpy(pixels)[None]
 
 
 class Film:
-    """A callback that remembers how images come to be."""
+    """A callback that keeps the steps of a sampler."""
 
     def __init__(self, model: ImageModel) -> None:
         self.model, self.steps = model, list[Step]()

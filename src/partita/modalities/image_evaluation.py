@@ -1,4 +1,4 @@
-"""`partita eval` of a model of images: bits per dimension, and quality of what it draws."""
+"""`partita eval` of a model of images: bits per dimension, and quality of its samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES |= {"folder": "--classifier", "model": "--classifier", "images": "--class
 
 
 def prepared(model: ImageModel, asked: Evaluation, own: ImageEvaluation) -> Work:
-    """The work, after everything that it needs has been found."""
+    """Check everything that the evaluation needs, and return the work."""
     name = asked.file or model.recipe.data.path
     few = asked.samples in (0, 1)
     require(asked.samples != 1, "--samples", "one image has no spread", "give 0, or 2 and more")
@@ -39,7 +39,7 @@ def prepared(model: ImageModel, asked: Evaluation, own: ImageEvaluation) -> Work
 
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
-        # Before the likelihood, which may take long: a sampler may refuse what it is asked for.
+        # Before the likelihood, which may take long: a sampler may refuse its options.
         samples = _samples(model, train, test, name, asked, own, bar) if asked.samples else None
         if asked.file is not None:
             results["likelihood"] = _likelihood(model, train, test, name, asked, bar)
@@ -81,7 +81,7 @@ def _samples(
 
 def _read(model: ImageModel, name: str, split: str) -> Images:
     data = model.recipe.data
-    return read_images(name, ImageOptions(split=split, size=data.size, colour=data.colour))
+    return read_images(name, ImageOptions(split=split, size=data.size, color=data.color))
 
 
 def _likelihood(

@@ -27,7 +27,7 @@ from partita.modalities.base import (
     Work,
 )
 from partita.modalities.drawing import PARTS, Film, hidden_part, read_picture
-from partita.models.image_model import GREY, ImageModel
+from partita.models.image_model import GRAY, ImageModel
 
 EACH = "each"  # in place of a label: all of them
 PICTURE = "samples.png"
@@ -72,12 +72,12 @@ class ImageEvaluation(OwnOptions):
     """Options of `eval` for images."""
 
     classifier: str | None = None
-    """Images: folder of the classifier that looks at them; one that is not there is trained on
-    the training images, and kept there."""
+    """Images: folder of the classifier that judges them; if there is none, it is trained on the
+    training images and saved there."""
 
 
 class ImageModality(Modality[ImageModel]):
-    """Pictures that are drawn, filled in and looked at."""
+    """Images: sampling, infilling and evaluation."""
 
     data, model = IMAGES, ImageModel
     try_flags = "--out samples.png"
@@ -96,7 +96,7 @@ class ImageModality(Modality[ImageModel]):
         return _written({"out": str(place), "gif": own.gif, "images": total})
 
     def infill(self, model: ImageModel, asked: Infilling, own: ImageInfilling) -> Drawn:
-        """Draw a part of a picture anew; the picture, and what of it is known, come first."""
+        """Draw a part of a picture anew; the picture and its known part are shown first."""
         part, count = own.hide or "", asked.count
         require(bool(part), "hide", "must be given", f"say which part: {', '.join(PARTS)}")
         original, hidden = read_picture(model, asked.given), hidden_part(model, part)
@@ -104,13 +104,13 @@ class ImageModality(Modality[ImageModel]):
         with naming({"images": "text"}):
             filled = model.infill(pictures, ~hidden, label=asked.label, **asked.how)
         covered = model.covered(hidden.flatten()[None], original.shape[2])
-        shown = torch.cat([original, original.masked_fill(covered, GREY), filled])
+        shown = torch.cat([original, original.masked_fill(covered, GRAY), filled])
         place = Path(own.out or FILLED)
         grid_png(shown, math.ceil(math.sqrt(len(shown))), place)
         return _written({"out": str(place), "images": count})
 
     def evaluation(self, model: ImageModel, asked: Evaluation, own: ImageEvaluation) -> Work:
-        from partita.modalities.image_evaluation import prepared  # not before it is asked for
+        from partita.modalities.image_evaluation import prepared  # loaded on use
 
         return prepared(model, asked, own)
 

@@ -95,7 +95,7 @@ class TextEvaluation(OwnOptions):
 
 
 class TextModality(Modality[TextModel]):
-    """Texts that are written, filled in and scored."""
+    """Text: sampling, infilling and evaluation."""
 
     data, model = TEXT, TextModel
     watchable, try_flags = True, "--show"
@@ -127,7 +127,7 @@ class TextModality(Modality[TextModel]):
         return Drawn({"texts": texts}, texts)
 
     def evaluation(self, model: TextModel, asked: Evaluation, own: TextEvaluation) -> Work:
-        from partita.modalities.text_evaluation import prepared  # not before it is asked for
+        from partita.modalities.text_evaluation import prepared  # loaded on use
 
         return prepared(model, asked, own)
 

@@ -1,4 +1,4 @@
-"""`partita eval` of a model of text: its bound on a file, and quality of what it writes."""
+"""`partita eval` of a model of text: its bound on a file, and quality of its samples."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_WORDS = "the training text is not here; name one with --words"
 
 
 def prepared(model: TextModel, asked: Evaluation, own: TextEvaluation) -> Work:
-    """The work, after everything that it needs has been found."""
+    """Check everything that the evaluation needs, and return the work."""
     examiner = None if own.judge is None else load_judge(own.judge, asked.device)
     corpus, known = _corpus(model, asked), _words(model, asked, own)
     if own.profile is not None:
@@ -49,7 +49,7 @@ def prepared(model: TextModel, asked: Evaluation, own: TextEvaluation) -> Work:
     def work(bar: Progress) -> dict[str, Any]:
         results: dict[str, Any] = {}
         text = None if corpus is None else _read(model, corpus, asked)
-        # Before the likelihood, which may take long: a sampler may refuse what it is asked for.
+        # Before the likelihood, which may take long: a sampler may refuse its options.
         samples = _samples(model, examiner, known, asked, bar) if asked.samples else None
         if text is not None:
             results["likelihood"] = _likelihood(model, text, asked, bar)
@@ -116,7 +116,7 @@ def _likelihood(model: TextModel, text: _Text, asked: Evaluation, bar: Progress)
 def _in_order(
     model: TextModel, text: _Text, order: str, asked: Evaluation, bar: Progress
 ) -> dict[str, Any]:
-    """What the same text costs, written one token at a time in an order."""
+    """The exact bits of the same text, written one token at a time in an order."""
     task = bar.add_task(order, total=1.0)
     cost = order_likelihood(
         model.method,
@@ -131,7 +131,7 @@ def _in_order(
 
 
 def _costs(found: Estimate, text: _Text, asked: Evaluation, *, exact: bool) -> dict[str, Any]:
-    """Bits of a file by the units that it can be counted in."""
+    """Bits of a file per character, byte and token."""
     units = {"character": text.characters, "byte": text.bytes, "token": found.tokens}
     return {
         "file": asked.file,
@@ -181,7 +181,7 @@ def _samples(
     asked: Evaluation,
     bar: Progress,
 ) -> dict[str, Any]:
-    """Texts of the model's own sampling section, and what can be said of them."""
+    """Sample texts by the model's sampling settings, and measure them."""
     task = bar.add_task("samples", total=asked.samples)
     if not (bar.console.is_terminal or asked.quiet):  # where there is no bar
         bar.console.print(f"Writing {asked.samples} texts")
@@ -192,8 +192,8 @@ def _samples(
             bar.update(task, completed=first + count * share)
 
         callback = None if bar.disable else show  # which costs a copy of the texts at each step
-        place: dict[str, Any] = {"seed": asked.seed, "first": first, "callback": callback}
-        texts = model.sample(count, **place, **asked.how)
+        arguments: dict[str, Any] = {"seed": asked.seed, "first": first, "callback": callback}
+        texts = model.sample(count, **arguments, **asked.how)
         bar.update(task, completed=first + count)
         return texts
 
@@ -252,7 +252,7 @@ def add_likelihood(shown: Table, likelihood: dict[str, Any]) -> None:
 
 
 def _add_order(shown: Table, cost: dict[str, Any]) -> None:
-    """What it costs in an order."""
+    """The exact bits in an order."""
     drawn = " for the orders of this seed" if cost["order"] == "random" else ""
     shown.add_row(heading(cost["order"]), f"one token at a time (exact{drawn})")
     for key in ("bits_per_character", "bits_per_byte", "bits_per_token"):
@@ -260,7 +260,7 @@ def _add_order(shown: Table, cost: dict[str, Any]) -> None:
 
 
 def add_samples(shown: Table, samples: dict[str, Any]) -> None:
-    """What texts of a model are like."""
+    """The quality of samples."""
     shown.add_row(heading("samples"), f"{samples['count']} texts")
     for key in ("unigram_entropy_bits", "distinct_1", "distinct_2", "distinct_3"):
         shown.add_row(key.replace("_", " "), f"{samples[key]:.4f}")

@@ -1,6 +1,6 @@
-"""From the files of a folder to a model; nothing in them is trusted.
+"""Build a model from the files of a folder, which are not trusted.
 
-The tokenizer says what data the model is of, and so its class.
+The tokenizer's kind of data decides the class of the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from partita.models.trained import MODELS, TrainedModel
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FEW_BLOCKS = 64
-_LONGEST = 1 << 24  # tokens; the one size that the weights do not bear out
+_LONGEST = 1 << 24  # tokens; the one size that the weights do not confirm
 
 
 def assembled(folder: Path, device: torch.device) -> TrainedModel:
@@ -43,13 +43,13 @@ def assembled(folder: Path, device: torch.device) -> TrainedModel:
 
 
 def model_class(tokenizer: AnyTokenizer) -> type[TrainedModel]:
-    """The class of the models whose data a tokenizer is for."""
+    """The class of models for the data of a tokenizer."""
     return MODELS[tokenizer.data]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a folder of the format holds."""
+    """The contents of a model's folder."""
 
     method: nn.Module
     tokenizer: AnyTokenizer
@@ -83,7 +83,7 @@ def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
 
 
 def read_recipe(content: Mapping[str, Any], place: Path) -> Recipe:
-    """The recipe in `config.json`, which lies there and holds this; of any version so far."""
+    """The recipe in the content of a `config.json` at `place`; of any version so far."""
     sections = saved_recipe(content, place)
     with _blaming(place):
         _check_method(sections)
@@ -96,7 +96,7 @@ def read_recipe(content: Mapping[str, Any], place: Path) -> Recipe:
 def build(
     recipe: Recipe, tokenizer: AnyTokenizer, weights: dict[str, Tensor], where: Path
 ) -> nn.Module:
-    """The recipe's method with some weights, whose names and shapes must be exactly its own."""
+    """The recipe's method with weights whose names and shapes must match exactly."""
     path = where / format.WEIGHTS
     # A depth that the file cannot hold is refused before so many blocks are made. (A method need
     # not have blocks, so that few of them are made in any case.)
@@ -108,7 +108,7 @@ def build(
     require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
     expected = {name: (tensor.shape, dtype) for name, tensor in method.state_dict().items()}
     format.check_tensors(path, weights, expected)
-    # What a method computes by itself may be infinite, such as a mask of attention.
+    # Buffers may be infinite, such as a mask of attention.
     learned = [name for name, _ in method.named_parameters()]
     format.check_finite(path, {name: weights[name] for name in learned if name in weights})
     # Half precision is a way to store weights: what is computed with them is float32.
@@ -118,7 +118,7 @@ def build(
 
 
 def _check_method(recipe: object) -> None:
-    """A model may be of a method that somebody else's file has."""
+    """Refuse a method that is not registered; it may be defined in another file."""
     method = recipe.get("method") if isinstance(recipe, dict) else None
     name = method.get("name") if isinstance(method, dict) else None
     if isinstance(name, str):
@@ -131,7 +131,7 @@ def _check_method(recipe: object) -> None:
 
 @contextmanager
 def _blaming(path: Path) -> Iterator[None]:
-    """Errors in what a file says name the file too."""
+    """Errors about the content of a file name the file too."""
     try:
         yield
     except InputError as error:

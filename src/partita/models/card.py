@@ -1,4 +1,4 @@
-"""The model card: what a stranger who finds the model's folder reads first."""
+"""The model card: the README.md of a saved model."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _INFILL = '\nprint(model.infill("The capital of ____ is Paris."))'
 _FLEXIBLE = '\nprint(model.infill("The capital of ____ is Paris.", flexible=True))'
 _SHOWN = {"causal": "", "flexible": _FLEXIBLE}
 _TERMS = ("language", "license", "license_name", "license_link")
-_LARGEST = 1 << 24  # bytes of a card that anybody would read
+_LARGEST = 1 << 24  # bytes; larger cards are not read
 
 Terms = dict[str, str | list[str]]
 
 
 def terms_of(folder: Path) -> Terms:
-    """The language and the licence that the card of a model's folder states, as the hub has them.
+    """The language and the license that the card of a model's folder states, in the hub's keys.
 
-    People write in cards, which therefore have no checksum: one that cannot be read states nothing.
+    People edit cards, which therefore have no checksum: one that cannot be read states nothing.
     """
     path = folder / CARD
     try:
@@ -60,7 +60,7 @@ def model_card(
     family: str,
     terms: Terms,
 ) -> str:
-    """README.md of an exported model; `terms` are its language and its licence, where known."""
+    """README.md of an exported model; `terms` are its language and its license, where known."""
     network = recipe.network
     facts = {
         "method": recipe.method.name,
@@ -108,8 +108,8 @@ The folder holds safetensors and JSON alone; loading it runs no code. The full r
 
 
 def _origin(origin: dict[str, Any]) -> str:
-    """The model that training went on from, with its licence: what that means for this one, the
-    card does not decide."""
+    """The model that training started from, with its license. What that means for the license of
+    this one, the card does not decide."""
     name, terms = without_root(str(origin.get("path", "another model"))), origin.get("terms")
     licence = terms.get("license") if isinstance(terms, dict) else None
     return f"{name}, whose licence is {licence}" if licence else name
@@ -124,5 +124,5 @@ def network_in_words(recipe: Recipe) -> str:
 
 
 def _cell(value: object) -> str:
-    """A value that stays in its cell of a table, whatever it is."""
+    """A value in one line, without the marks of a table."""
     return " ".join(str(value).split()).replace("|", "\\|")

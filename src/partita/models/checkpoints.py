@@ -1,4 +1,4 @@
-"""The checkpoints of a run folder: which there are, which is the latest, which is the best.
+"""The checkpoints of a run folder: all, the latest, the best.
 
 Each is a folder RUN/checkpoints/step-00001000 in the format of `format.py`.
 """
@@ -22,7 +22,7 @@ _ROUND = re.compile(r"round-[0-9]+")
 
 
 def folder_of(run: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """The folder of a step's checkpoint."""
     return run / FOLDER / f"step-{step:08}"
 
 
@@ -33,10 +33,10 @@ def listed(run: Path) -> list[Path]:
 
 
 def _folders(run: Path) -> list[str]:
-    """The names of the folders among which checkpoints lie, as they are at one moment.
+    """The names of the folders beside which checkpoints are written, all read at one moment.
 
-    To ask the names of a list one by one what they are would be to ask later: training may have
-    made a checkpoint and let go of the listed ones by then, and there would seem to be none.
+    To check listed names one by one would be too late: training may have made a new checkpoint and
+    removed the listed ones by then, and there would seem to be none.
     """
     names, gone = list[str](), True
     while gone and not names:
@@ -49,7 +49,7 @@ def _folders(run: Path) -> list[str]:
             for entry in entries:
                 if entry.is_dir():
                     names.append(entry.name)
-                else:  # some file systems are asked later after all
+                else:  # some file systems check the kind only now
                     gone = gone or not os.path.lexists(entry.path)
     return names
 
@@ -62,8 +62,8 @@ def latest(run: Path) -> Path | None:
 def best(run: Path, *, pass_over_damage: bool = False) -> Path | None:
     """The checkpoint with the lowest validation loss; the newest if none was validated.
 
-    A checkpoint whose figures are damaged could be the best: it is refused, or passed over by a
-    run that only wants to go on.
+    A checkpoint with damaged metrics could be the best: it is refused, or skipped with
+    `pass_over_damage`, as a run does that resumes.
     """
     every = listed(run)
     bits = validation_bits if pass_over_damage else _checked_bits
@@ -73,12 +73,12 @@ def best(run: Path, *, pass_over_damage: bool = False) -> Path | None:
 
 
 def round_folder(folder: Path, number: int) -> Path:
-    """The run of a round of distillation."""
+    """The run folder of a round of distillation."""
     return folder / f"round-{number}"
 
 
 def last_round(folder: Path) -> Path:
-    """The run of the last round that has a checkpoint; other folders are runs themselves."""
+    """The run folder of the last round with a checkpoint; a folder that is a run itself."""
     if listed(folder):
         return folder
     with reading(folder, "model"):
@@ -93,7 +93,7 @@ def validation_bits(checkpoint: Path) -> float:
         return math.inf
     try:
         metrics = read_json(checkpoint / STATE).get("metrics")
-    except InputError:  # a damaged checkpoint is nobody's best, and no reason to stop a run
+    except InputError:  # a damaged checkpoint is never the best, and no reason to stop
         return math.inf
     bits = metrics.get("valid_bits") if isinstance(metrics, dict) else None
     known = isinstance(bits, int | float) and abs(bits) < _MOST_BITS
@@ -101,14 +101,14 @@ def validation_bits(checkpoint: Path) -> float:
 
 
 def _checked_bits(checkpoint: Path) -> float:
-    """The same of a checkpoint whose figures are as they were written; others are refused."""
+    """The same, after a check of the metrics' checksum; damaged ones are refused."""
     try:
         verify_file(checkpoint, STATE)
         return validation_bits(checkpoint)
     except InputError:
         if checkpoint.is_dir():
             raise
-        return math.inf  # training has let go of it meanwhile
+        return math.inf  # training has removed it meanwhile
 
 
 def is_model(folder: Path) -> bool:

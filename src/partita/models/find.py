@@ -1,8 +1,8 @@
-"""Which folder a name means: a model, the best checkpoint of a run, or a repository of the hub.
+"""Resolve a name to a folder: a model, the best checkpoint of a run, a repository of the hub.
 
-Of a distillation, which is a run for each of its rounds, the last student is meant. The name
-`default` means the model that the installation comes with, unless something here is called so.
-What is a name on the hub, and what is not, is told in `partita.files.names`.
+For a distillation, which has a run for each round, it is the last student. The name `default`
+means the model that the installation comes with, unless a file or folder here has that name.
+`partita.files.names` decides which names are on the hub.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) -> Path:
-    """The folder that a path or a hub id means; `hub` are options of a download."""
+    """The folder of a path or a hub id; `hub` are options of a download."""
     path, name = Path(path_or_hub_id), str(path_or_hub_id)
     with reading(path, "model", _known()):
         if path.is_dir() and not checkpoints.is_model(path):
@@ -41,19 +41,19 @@ def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) ->
         return default_model()
     if here:
         return path
-    asked = hosted(name, "model")
-    if asked is None:
+    remote = hosted(name, "model")
+    if remote is None:
         raise missing(name, "model", _known(), Path.is_dir)
-    return _download(name, asked, revision, hub)
+    return _download(name, remote, revision, hub)
 
 
 def read_found(
     read: Callable[[Path], T], path_or_hub_id: str | Path, revision: str | None = None, **hub: Any
 ) -> T:
-    """What `read` makes of the folder that a name means (see `find`).
+    """Call `read` on the folder of a name (see `find`).
 
-    A run in training lets go of checkpoints, and models are replaced. If that happens to a folder
-    while it is read, the name is looked up again: it means another folder by now.
+    A run in training removes checkpoints, and models are replaced. If that happens to a folder
+    while it is read, the name is resolved again.
     """
     for _ in range(_TRIES):
         folder = find(path_or_hub_id, revision, **hub)
@@ -65,14 +65,14 @@ def read_found(
             if there or find(path_or_hub_id, revision, **hub) == folder:
                 raise
             continue
-        if _identity(folder) in (before, None):  # what is gone by now was whole while it was read
+        if _identity(folder) in (before, None):  # one that is gone was complete until then
             return result
     problem = f"{path_or_hub_id} was replaced {_TRIES} times while it was read"
     raise InputError("model", problem, "try again when it is not being written")
 
 
 def _identity(folder: Path) -> tuple[int, ...] | None:
-    """What tells a model apart from another one under the same name; None if there is none."""
+    """Identifies the model that has a name now; None if there is none."""
     try:
         facts = (folder / format.MANIFEST).stat()
     except OSError:
@@ -80,13 +80,13 @@ def _identity(folder: Path) -> tuple[int, ...] | None:
     return facts.st_dev, facts.st_ino, facts.st_mtime_ns
 
 
-def _download(name: str, asked: Hosted, revision: str | None, hub: dict[str, Any]) -> Path:
+def _download(name: str, remote: Hosted, revision: str | None, hub: dict[str, Any]) -> Path:
     """A repository of the hub, as a folder of its cache."""
-    twice = None not in (revision, asked.revision)
+    twice = None not in (revision, remote.revision)
     require(not twice, "revision", f"{name} names one already", "leave one of them out")
-    asked = replace(asked, revision=revision or asked.revision)
+    remote = replace(remote, revision=revision or remote.revision)
     try:
-        return fetch_folder(asked, [format.MANIFEST, format.CARD, *format.KNOWN], **hub)
+        return fetch_folder(remote, [format.MANIFEST, format.CARD, *format.KNOWN], **hub)
     except NotFetchedError as error:
         only = name.startswith(PREFIX)
         here = "" if only else f"is no folder here{near(name, Path.is_dir)}, and "
@@ -97,6 +97,6 @@ def _download(name: str, asked: Hosted, revision: str | None, hub: dict[str, Any
 
 
 def _known() -> str:
-    """What a model may be called."""
+    """A hint that says how to name a model."""
     own = f", or {NAME} for the model that this installation comes with" if ships_a_model() else ""
     return f"name a run folder, a model folder or {ASK_THE_HUB} on the hub{own}"

@@ -18,7 +18,7 @@ from partita.models.trained import MODELS, TrainedModel
 from partita.samplers import Prompt
 from partita.samplers.base import Step
 
-GREY = 128  # of what is hidden
+GRAY = 128  # the byte of hidden pixels
 
 
 @MODELS.register("images")
@@ -52,7 +52,7 @@ class ImageModel(TrainedModel):
         label: str | int | Int64[Tensor, "N"] | None = None,
         **options: Any,
     ) -> Pixels:
-        """Pictures of which some places of the token grid are known, and the rest is drawn."""
+        """Fill in pictures: `known` are the positions of the token grid to keep."""
         tokens = self.tokenizer.encode(images)
         fits = tuple(known.shape) == self.tokenizer.grid
         problem = f"has shape {list(known.shape)}, the tokens {list(self.tokenizer.grid)}"
@@ -69,9 +69,9 @@ class ImageModel(TrainedModel):
         seed: int = 0,
         progress: Callable[[float], None] | None = None,
     ) -> Estimate:
-        """The bound of pictures, given their classes if the model knows classes.
+        """An upper bound of the bits per token, given the classes if the model knows classes.
 
-        It is one for each token: of each pixel's channel, where tokens are pixels.
+        Where tokens are pixels, these are bits per pixel and channel.
         """
         labels = self.labels_of(images)
         return nelbo(
@@ -84,7 +84,7 @@ class ImageModel(TrainedModel):
         )
 
     def labels_of(self, images: Images) -> Int64[Tensor, "N"] | None:
-        """The model's numbers of the classes of images, by their names; None if it knows none."""
+        """The model's class numbers of images, by the classes' names; None if it has no classes."""
         if not self.recipe.network.classes:
             return None
         names = images.classes or tuple(map(str, range(int(images.labels.max()) + 1)))
@@ -96,18 +96,18 @@ class ImageModel(TrainedModel):
         return self.tokenizer.decode(tokens.cpu())
 
     def draft(self, step: Step) -> Pixels:
-        """What a sampler has so far; what is still hidden is grey."""
+        """The images of a sampler's step; hidden pixels are gray."""
         tokens, hidden = step.canvas.tokens, ~step.canvas.revealed
         pixels = self.decode(tokens.where(~hidden, 0))
-        return pixels.masked_fill(self.covered(hidden, pixels.shape[2]).cpu(), GREY)
+        return pixels.masked_fill(self.covered(hidden, pixels.shape[2]).cpu(), GRAY)
 
     def covered(self, hidden: Bool[Tensor, "N L"], height: int) -> Bool[Tensor, "N 1 H W"]:
-        """The pixels that some hidden tokens stand for, in images so high."""
+        """The pixels that hidden tokens stand for, in images of this height."""
         rows, columns = self.tokenizer.grid
         channels = getattr(self.tokenizer, "channels", 1)  # of a pixel, which stand side by side
-        places = hidden.view(-1, 1, rows, columns // channels, channels).any(-1)
+        positions = hidden.view(-1, 1, rows, columns // channels, channels).any(-1)
         scale = height // rows  # along each side, of the square that a code stands for
-        return places.repeat_interleave(scale, 2).repeat_interleave(scale, 3)
+        return positions.repeat_interleave(scale, 2).repeat_interleave(scale, 3)
 
     def _labels(self, label: str | int | Tensor | None) -> int | Tensor | None:
         if isinstance(label, Tensor):

@@ -1,4 +1,4 @@
-"""What the files of a saved model hold beside its weights."""
+"""The contents of a saved model's files besides its weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partita.version import __version__
 
 
 def config(recipe: Recipe, tokenizer: AnyTokenizer, provenance: dict[str, Any]) -> dict[str, Any]:
-    """What `config.json` holds."""
+    """The content of `config.json`."""
     return {
         "library": "partita",
         "version": __version__,

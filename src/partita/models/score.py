@@ -1,4 +1,4 @@
-"""What a model of text says of a text."""
+"""The score of a text under a model: how many bits it costs."""
 
 from __future__ import annotations
 

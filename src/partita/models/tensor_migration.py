@@ -1,4 +1,4 @@
-"""Tensors of earlier formats, brought to the names and shapes of this one when a file is read.
+"""Tensors of earlier formats get today's names and shapes when a file is read.
 
 The manifest of a model or a checkpoint says in which format its tensors are (`files/format.py`).
 Reading one applies the steps from that format on, one after the other, to the weights as well as
@@ -22,8 +22,8 @@ Tensors = dict[str, Tensor]
 def _one_set_of_registers(tensors: Tensors, recipe: Recipe) -> Tensors:
     """Each group of a partition network had registers of its own: [2 R, W], group 0's first.
 
-    What is revealed when a model writes was of group 0, and outside of training both groups read
-    its registers: they alone are taken.
+    Tokens that sampling had revealed were of group 0, and outside of training both groups read its
+    registers: they alone are kept.
     """
     count = recipe.network.registers
 
@@ -39,7 +39,7 @@ STEPS: Mapping[int, Callable[[Tensors, Recipe], Tensors]] = {1: _one_set_of_regi
 
 
 def migrated(tensors: Tensors, recipe: Recipe, version: int) -> Tensors:
-    """The tensors of a file of some format in that of today; the recipe is the model's."""
+    """The tensors of a file in today's format; the recipe is the model's."""
     for number in range(version, FORMAT):
         tensors = STEPS[number](tensors, recipe)
     return tensors

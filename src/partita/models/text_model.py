@@ -22,7 +22,7 @@ from partita.models.score import Score
 from partita.models.trained import MODELS, TrainedModel, of_kind
 from partita.moved import name_of_before
 
-_VISITS = 16  # of each replicate, to a text that is scored as a whole
+_VISITS = 16  # times that a replicate draws for a text that is scored as a whole
 
 
 @MODELS.register("text")
@@ -47,7 +47,7 @@ class TextModel(TrainedModel):
 
         `options` go to `partita.sample`; the recipe's `sampling` section fills in the rest.
         `precision` may be "float32" or "bfloat16" (see `drawn`). A model of flexible length decides
-        where its texts end; `length` is then the most that one may have. A `label` is the name or
+        where its texts end; `length` is then an upper limit. A `label` is the name or
         the number of a class that the model has learned.
         """
         place: dict[str, Any] = {"label": self.label_number(label)}
@@ -106,8 +106,8 @@ class TextModel(TrainedModel):
         """How many bits the model needs for a text, at most: its bound, with standard error.
 
         Of several texts it is a list of scores, each as if its text were the only one. A text
-        longer than the model is scored in consecutive windows; but a model of flexible length, for
-        which each window would be a text with an end, takes none that is longer.
+        longer than the model is scored in consecutive windows. A model of flexible length refuses
+        such a text: each window would be a text with an end.
         """
         if isinstance(text, list):
             scores = []
@@ -135,18 +135,18 @@ class TextModel(TrainedModel):
     def _score_whole(
         self, text: str, ids: list[int], label: int | None, replicates: int, seed: int
     ) -> Score:
-        """A text with its end; an empty one has a probability too.
+        """Score a text with its end; an empty one has a probability too.
 
-        Each replicate visits the text many times, at times that are evenly spread: one visit alone
-        rarely sees the moments that count most.
+        Each replicate draws many evenly spread times: a single one rarely hits those that count
+        most.
         """
         problem = f"has {len(ids)} tokens, more than the model's {self.length}"
         remedy = "shorten it: part of a text is another text, with an end that is not there"
         require(len(ids) <= self.length, "text", problem, remedy)
         tokens = torch.tensor([ids or [0]], device=self.device).expand(_VISITS, -1)
         real = torch.full_like(tokens, len(ids) > 0, dtype=torch.bool)
-        told = {"seed": seed, "label": label}
-        nats = replicate_nats(self.method, tokens, real, replicates, **told) / _VISITS  # type: ignore[arg-type]
+        arguments = {"seed": seed, "label": label}
+        nats = replicate_nats(self.method, tokens, real, replicates, **arguments) / _VISITS  # type: ignore[arg-type]
         total, error = float(nats.mean()), standard_error(nats)
         per = len(ids) or math.nan
         bound = Estimate(total / per, error / per, len(ids))
@@ -158,7 +158,7 @@ class TextModel(TrainedModel):
 
     @property
     def exact(self) -> bool:
-        """Whether the model's bits are those that it needs, and not a bound of them."""
+        """Whether the model's bits are exact and not an upper bound."""
         return isinstance(self.method, TextMethod) and self.method.exact
 
     @property

@@ -43,9 +43,9 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
     """
 
     data: ClassVar[str]
-    """The kind of data that the model is of, in a word."""
+    """The model's kind of data, such as "text"."""
     instead: ClassVar[str] = "partita.load takes models of any data"
-    """What to use where a model of other data is asked for."""
+    """What an error suggests where a model of other data is needed."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         """Texts that the model writes, or pictures that it draws."""
 
     def preview(self, count: int) -> list[str] | Pixels:
-        """Samples that a run keeps on its way, to look at: texts, or pictures."""
+        """Samples that a run saves while it trains: texts, or pictures."""
         return self.sample(count)
 
     @overload
@@ -76,7 +76,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
 
     @abstractmethod
     def infill(self, given: Any, /, *how: Any, **options: Any) -> list[str] | Pixels:
-        """A text with its blanks filled in, or pictures with what is unknown of them drawn."""
+        """A text with its blanks filled in, or pictures with their unknown parts drawn."""
 
     @overload
     def score(
@@ -103,13 +103,13 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes that the model has learned; numbers, if nobody named them."""
+        """The names of the classes that the model has learned, or their numbers without names."""
         count, named = self.recipe.network.classes, self.provenance.get("classes")
         fits = isinstance(named, list) and len(named) == count
         return [str(name) for name in named] if fits else [str(n) for n in range(count)]  # type: ignore[union-attr]
 
     def label_number(self, label: str | int | None) -> int | None:
-        """A class by its name or number as the number that the network knows."""
+        """The network's number of a class, which is given by name or number."""
         if label is None:
             return None
         known = self.classes
@@ -129,7 +129,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers the network has learned."""
+        """The number of learned parameters."""
         return sum(parameter.numel() for parameter in self.method.parameters())
 
     @property
@@ -137,7 +137,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         return next(self.method.parameters()).device
 
     def drawing(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The recipe's `sampling` section under what is asked for; another sampler has its own."""
+        """Options over those of the recipe's `sampling` section, if they name no other sampler."""
         usual = self.recipe.sampling.arguments()
         if options.get("sampler") not in (None, usual["sampler"]):
             usual = {}
@@ -146,10 +146,10 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
     def drawn(
         self, count: int | None = None, *, precision: str | None = None, **options: Any
     ) -> Int64[Tensor, "B L"]:
-        """Tokens by `partita.sample`, which takes the options.
+        """Draw tokens by `partita.sample`, which takes the options.
 
-        Products are float32 unless told; but on a GPU a masked model that was trained in bfloat16
-        is asked in bfloat16 too.
+        Without `precision`, matrix products are float32; but on a GPU a masked model that was
+        trained in bfloat16 samples in bfloat16 too.
         """
         masked = self.method.family == "masked"
         trained = self.recipe.training.precision
@@ -189,7 +189,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that `partita.load` and the hub understand, complete or not at all."""
+        """Write a folder that `partita.load` and the hub understand, atomically."""
         format.write(Path(folder), self.contents(), self.card())
 
     def _save_pretrained(self, save_directory: Path) -> None:
@@ -230,7 +230,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
 
 
 MODELS: Registry[type[TrainedModel]] = Registry("data")
-"""Classes of models by the kind of data that they are of."""
+"""Classes of models by their kind of data."""
 
 
 def of_kind(kind: type[M], model: TrainedModel, name: str | Path) -> M:

@@ -1,4 +1,4 @@
-"""Images with labels, from wherever they lie: see `read_images`."""
+"""Images with labels, from files, folders and archives: see `read_images`."""
 
 from __future__ import annotations
 

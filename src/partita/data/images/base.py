@@ -1,4 +1,4 @@
-"""Images in memory: pixels of some levels, labels, and what the labels are called."""
+"""Images in memory: pixels of some levels, labels, and the names of classes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BYTE_LEVELS = 256
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels that take `levels` values from 0 on, and what each image shows."""
+    """Images whose pixels are 0 to `levels` - 1, and the class of each."""
 
     pixels: UInt8[Tensor, "N C H W"]
     labels: Int64[Tensor, "N"]
     levels: int
     classes: tuple[str, ...] = ()
-    """The names of the labels 0, 1, ...; empty if nobody named them."""
+    """The names of the labels 0, 1, ...; empty if they have no names."""
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -31,7 +31,7 @@ class Images:
         return self.pixels.float() * (2 / (self.levels - 1)) - 1
 
     def bytes(self) -> UInt8[Tensor, "N C H W"]:
-        """The pixels as bytes, to look at: each level is the middle of the bytes that it holds."""
+        """The pixels as bytes, to be shown: each level becomes the middle of its bytes."""
         return as_bytes(self.pixels, self.levels)
 
     def quantised(self, levels: int) -> Images:
@@ -44,7 +44,7 @@ class Images:
 
 
 def quantise(pixels: UInt8[Tensor, "*shape"], levels: int) -> UInt8[Tensor, "*shape"]:
-    """Bytes as levels: floor(x levels / 256)."""
+    """Quantize bytes to levels: floor(x levels / 256)."""
     check_levels(levels)
     table = torch.arange(BYTE_LEVELS, device=pixels.device) * levels // BYTE_LEVELS
     return table.to(torch.uint8)[pixels.long()]
@@ -53,7 +53,7 @@ def quantise(pixels: UInt8[Tensor, "*shape"], levels: int) -> UInt8[Tensor, "*sh
 def as_bytes(pixels: UInt8[Tensor, "*shape"], levels: int) -> UInt8[Tensor, "*shape"]:
     """Levels as bytes: the middle of those bytes that `quantise` sends to the level.
 
-    The middle lies in its own cell, so that quantising it again gives the level back.
+    The middle lies in its own cell, so that quantizing it again gives the level back.
     """
     check_levels(levels)
     lowest = -(-torch.arange(levels + 1, device=pixels.device) * BYTE_LEVELS // levels)
@@ -65,7 +65,7 @@ def as_bytes(pixels: UInt8[Tensor, "*shape"], levels: int) -> UInt8[Tensor, "*sh
 
 
 def check_levels(levels: int, argument: str = "levels") -> None:
-    """Refuse what is no number of grey levels."""
+    """Refuse what is no number of levels from 2 to 256."""
     require_int(levels, argument, 2, BYTE_LEVELS)
 
 

@@ -1,4 +1,4 @@
-"""Images that were turned into codes elsewhere: one file of numbers, safetensors or npz.
+"""Images as codes that other programs made: one file of numbers, safetensors or npz.
 
 The file holds `codes` [N, H, W] and `labels` [N], whole numbers, and may hold `vocab_size`, one
 number: how many codes there are, of which a small data set need not use the last.
@@ -33,7 +33,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Codes:
-    """Images as grids of codes, and what each shows."""
+    """Images as grids of codes, and the class of each."""
 
     codes: Int64[Tensor, "N H W"]
     labels: Int64[Tensor, "labels"]
@@ -62,7 +62,7 @@ class Codes:
 
 
 def write_codes(path: str | Path, codes: Codes) -> None:
-    """Write a file, complete or not at all; its suffix says of which kind."""
+    """Write a file atomically; its suffix says of which kind."""
     path = Path(path)
     _check_suffix(path)
     check_file(path, "path")

@@ -1,4 +1,4 @@
-"""One image file to pixels, and pixels to another size. Pillow does the work."""
+"""Decode an image file to pixels, and resize pixels, by Pillow."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm")
 _PNG_END = b"\0\0\0\0IEND\xae\x42\x60\x82"  # size, name and sum of its last part
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM")
 LARGEST_FILE = 1 << 26  # bytes of a packed image; no photograph takes more
-_GREY = ("1", "L")
-_COLOUR = ("RGB", "P", "CMYK", "YCbCr", "RGBA", "LA", "PA")
+_GRAY = ("1", "L")
+_COLOR = ("RGB", "P", "CMYK", "YCbCr", "RGBA", "LA", "PA")
 
 Pixels = UInt8[np.ndarray, "channels _ _"]
 Picture = Any  # an image of Pillow, which need not be installed
@@ -31,11 +31,11 @@ def pillow(module: str = "Image") -> ModuleType:
     return package(f"PIL.{module}", "an image", "images")
 
 
-def decode(data: bytes, name: str, size: int | None, colour: bool | None) -> Pixels:
+def decode(data: bytes, name: str, size: int | None, color: bool | None) -> Pixels:
     """The pixels of a file; `name` is what an error calls it.
 
     With a `size` the shorter side becomes that long and the middle of the longer one is kept.
-    Without `colour` the file decides whether there are one or three channels.
+    Without `color` the file decides whether there are one or three channels.
     """
     image = pillow()
     try:
@@ -49,7 +49,7 @@ def decode(data: bytes, name: str, size: int | None, colour: bool | None) -> Pix
             with image.open(io.BytesIO(data), formats=_FORMATS) as opened:
                 opened.load()
                 upright = pillow("ImageOps").exif_transpose(opened)
-        return _array(resized(_flat(upright, name, colour), size))
+        return _array(resized(_flat(upright, name, color), size))
     except InputError:
         raise
     except Exception as error:  # a damaged file raises nearly anything
@@ -64,7 +64,7 @@ def _reason(error: Exception) -> str:
 
 
 def resized(picture: Picture, size: int | None) -> Picture:
-    """A picture with its shorter side that long, cropped around its centre to a square."""
+    """A picture with its shorter side that long, cropped around its center to a square."""
     if size is None or picture.size == (size, size):
         return picture
     width, height = picture.size
@@ -82,18 +82,18 @@ def resize_pixels(pixels: Pixels, size: int) -> Pixels:
     return _array(resized(image.fromarray(plane), size))
 
 
-def _flat(picture: Picture, name: str, colour: bool | None) -> Picture:
-    """A picture in grey or in colours, without transparency."""
-    known = picture.mode in (*_GREY, *_COLOUR)
+def _flat(picture: Picture, name: str, color: bool | None) -> Picture:
+    """A picture in gray or RGB; one with transparent parts is refused."""
+    known = picture.mode in (*_GRAY, *_COLOR)
     problem = f"{name} has pixels of the kind {picture.mode!r}"
     require(known, "path", problem, "convert it to 8 bits of grey or colour first")
     if picture.mode in ("LA", "PA", "RGBA") or "transparency" in picture.info:
         lowest, _ = picture.convert("RGBA").getchannel("A").getextrema()
         remedy = "lay it over a background first"
         require(lowest == 255, "path", f"{name} has transparent places", remedy)
-    if colour is None:
-        colour = picture.mode not in (*_GREY, "LA")
-    return picture.convert("RGB" if colour else "L")
+    if color is None:
+        color = picture.mode not in (*_GRAY, "LA")
+    return picture.convert("RGB" if color else "L")
 
 
 def _array(picture: Picture) -> Pixels:

@@ -42,7 +42,7 @@ Read = Callable[[], bytes]
 
 
 class Place(NamedTuple):
-    """Where an image belongs."""
+    """The data split and the class of an image, by its name."""
 
     root: str
     """The folder around everything, if there is one."""
@@ -90,7 +90,7 @@ def _raise(error: OSError) -> None:
 
 
 def archive_files(path: Path) -> Iterator[tuple[str, Read | None]]:
-    """The same for a tar, in one pass: a file has to be read before the next name is asked for."""
+    """The same for a tar, in one pass: a file has to be read before the next name."""
     require_file(path)
     with reading(path), _tar_errors(), _opened(path) as raw:
         stream = _Tail(raw)
@@ -206,7 +206,7 @@ def is_image(name: str) -> bool:
 
 
 def place_of(name: str, path: Path) -> Place:
-    """Where an image with this name belongs."""
+    """The data split and the class of an image with this name."""
     *above, label, _ = ("", "", *PurePosixPath(name).parts)
     split = above.pop() if above[-1] in SPLITS else ""
     remedy = "put images into CLASS/NAME.png, or train/CLASS/NAME.png and test/CLASS/NAME.png"

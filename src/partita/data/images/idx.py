@@ -1,4 +1,4 @@
-"""MNIST, and what comes in the same files: IDX."""
+"""MNIST, and other data sets in its file format, IDX."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def mnist(folder: str | Path, *, train: bool = True) -> Images:
 def holds_idx(folder: Path) -> bool:
     """Whether a folder has any of MNIST's files."""
     names = (*_names(True), *_names(False))
-    return any(path.exists() for name in names for path in _places(folder, name))
+    return any(path.exists() for name in names for path in _paths(folder, name))
 
 
 def _names(train: bool) -> tuple[str, str]:
     return f"{_FILES[train]}-images-idx3-ubyte", f"{_FILES[train]}-labels-idx1-ubyte"
 
 
-def _places(folder: Path, name: str) -> tuple[Path, Path]:
+def _paths(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / f"{name}.gz", folder / name
 
 
 def _present(folder: Path, name: str) -> Path:
-    for path in _places(folder, name):
+    for path in _paths(folder, name):
         if path.exists():
             return path
     problem = f"{folder} has no {name}(.gz)"

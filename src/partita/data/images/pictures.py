@@ -1,4 +1,4 @@
-"""Pictures of images: many side by side, and how they come out of their masks."""
+"""Grids of images as PNG, and their unmasking as GIF."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from partita.files.atomic import check_file, whole_file
 
 GAP = 1  # pixels between two images, before they are enlarged
 PAPER = 255
-_LARGEST = 1 << 28  # bytes of a picture that anybody would look at
+_LARGEST = 1 << 28  # bytes of a picture
 
 
 def tiled(pixels: Pixels, columns: int) -> UInt8[Tensor, "C R S"]:
@@ -38,7 +38,7 @@ def tiled(pixels: Pixels, columns: int) -> UInt8[Tensor, "C R S"]:
 
 
 def _picture(pixels: Pixels, columns: int, scale: int) -> Picture:
-    """A grid as Pillow has it, each pixel `scale` pixels wide."""
+    """A grid as a Pillow image, each pixel `scale` pixels wide."""
     require_int(scale, "scale", 1, 64)
     flat = tiled(pixels, columns)
     size = flat.numel() * scale * scale
@@ -66,9 +66,9 @@ def unmasking_gif(
     milliseconds: int = 80,
     hold: int = 2000,
 ) -> None:
-    """Write a moving picture: each frame is the same images at one moment, the last one stays.
+    """Write an animation: each frame has the same images at one step, and the last one stays.
 
-    How what is still masked looks is for the caller to say: grey is usual.
+    The caller decides how masked pixels look: gray is usual.
     """
     require(len(frames) > 0, "frames", "there are none")
     shapes = {tuple(frame.shape) for frame in frames}

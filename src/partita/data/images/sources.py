@@ -1,4 +1,4 @@
-"""From a name or a path to images: digits, MNIST's files, folders by class, tars of them."""
+"""Read images by name or path: digits, MNIST's files, folders by class, tars of them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from partita.data.images.idx import holds_idx, mnist
 from partita.errors import InputError, require, require_int
 from partita.files.reading import package, reading
 from partita.memory import machine_memory
+from partita.moved import old_fields
 from partita.randomness import permuted
 
 DIGITS = "digits"
 HELD_OUT = 297  # of the 1,797 digits
-_SPLIT_SEED = 2024  # fixed: a test image must be one for everybody
+_SPLIT_SEED = 2024  # fixed: test images must be the same everywhere
 _LARGEST_SIDE = 1 << 12
 _KNOWN = f"{DIGITS}, a folder of MNIST's files, of CLASS/NAME.png, or a .tar(.gz, .xz) of one"
 
 
+@old_fields(colour="color")
 @dataclass(frozen=True)
 class ImageOptions:
-    """Which images of a data set, and how they are to be."""
+    """Which images of a data set to read, and in which form."""
 
     split: str = "train"
     """train or test. A folder of classes without such parts is all for training."""
     size: int | None = None
     """Rows and columns: the shorter side is resized to it, the middle of the longer one kept."""
-    colour: bool | None = None
+    color: bool | None = None
     """Three channels, or one; as the files have it unless given."""
     levels: int | None = None
     """Values of a pixel, fewer than the 256 of a byte; as the data has it unless given."""
@@ -44,8 +46,8 @@ class ImageOptions:
             require_int(self.size, "size", 1, _LARGEST_SIDE)
         if self.levels is not None:
             check_levels(self.levels)
-        chosen = self.colour is None or isinstance(self.colour, bool)
-        require(chosen, "colour", f"must be true or false, got {self.colour!r}")
+        chosen = self.color is None or isinstance(self.color, bool)
+        require(chosen, "color", f"must be true or false, got {self.color!r}")
 
 
 def digits() -> Images:
@@ -88,13 +90,13 @@ def _digits_part(train: bool) -> Images:
 
 
 def _adapted(images: Images, options: ImageOptions) -> Images:
-    """Grey images of one size, in the colours and the size that are asked for."""
+    """Gray images of one size, in the channels and the size of the options."""
     height, width = images.pixels.shape[2:]
     size = options.size
     if size is not None and (height, width) != (size, size):
         rows = [decoding.resize_pixels(row, size) for row in images.bytes().numpy()]
         images = replace(images, pixels=torch.from_numpy(np.stack(rows)), levels=BYTE_LEVELS)
-    if options.colour:
+    if options.color:
         images = replace(images, pixels=images.pixels.expand(-1, 3, -1, -1).contiguous())
     return images
 
@@ -103,7 +105,7 @@ def _adapted(images: Images, options: ImageOptions) -> Images:
 
 
 def _by_class(path: Path, options: ImageOptions) -> Images:
-    """One pass over all files; those of the other part are named, not read."""
+    """One pass over all files; of those in the other split, only names are read."""
     places: dict[str, folders.Place] = {}
     found: dict[str, decoding.Pixels] = {}
     directories: set[str] = set()
@@ -118,7 +120,7 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
             place = places[name] = folders.place_of(name, path)
             if place.split in ("", options.split):
                 shown = f"{path}: {name}"
-                found[name] = decoding.decode(read(), shown, options.size, options.colour)
+                found[name] = decoding.decode(read(), shown, options.size, options.color)
                 held += found[name].nbytes
                 require(held <= most, "path", f"{path} holds {problem}", "give a size to shrink to")
     _check_layout(path, list(places.values()), options.split)
@@ -130,7 +132,7 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
 
 
 def _check_layout(path: Path, places: list[folders.Place], split: str) -> None:
-    """All images are laid out in one way, and some are in the part that is asked for."""
+    """Refuse images in several layouts, and data without images of the split."""
     kinds = ", ".join(decoding.SUFFIXES)
     require(bool(places), "path", f"{path} holds no images", f"images are files such as {kinds}")
     first = places[0]
@@ -159,14 +161,14 @@ def _classes(
 
 
 def _stacked(path: Path, names: list[str], found: dict[str, decoding.Pixels]) -> Tensor:
-    """All images as one tensor; each is let go as soon as it is in there."""
+    """All images as one tensor; each is freed as soon as it is in there."""
     first_name, first = names[0], found[names[0]]
     every = np.empty((len(names), *first.shape), np.uint8)
     for number, name in enumerate(names):
         row = found.pop(name)
         if row.shape != first.shape:
             shapes = f"{first_name} is {_shape(first)}, {name} {_shape(row)}"
-            remedy = "give size, to which all are brought, or colour, true or false"
+            remedy = "give size, to which all are brought, or color, true or false"
             raise InputError("path", f"{path} holds images of several kinds: {shapes}", remedy)
         every[number] = row
     return torch.from_numpy(every)

@@ -1,10 +1,10 @@
 """The zip archives that `torch.save` writes: a pickle, and beside it the numbers of every storage.
 
-    NAME/data.pkl           what there is
+    NAME/data.pkl           the pickle
     NAME/data/0, 1, ...     storages, not compressed
     NAME/byteorder          little or big (missing in older files)
 
-Storages are read one part at a time, where the archive says that they lie, and only when asked for.
+Storages are read one part at a time, where the archive says that they lie, and only on demand.
 """
 
 from __future__ import annotations

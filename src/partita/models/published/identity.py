@@ -3,7 +3,7 @@
 MDLM, SEDD and Duo give their tensors the same names and shapes, BlockGen does too, and BD3-LM adds
 two buffers. What they compute differs, so a file must not be taken for MDLM's by its names alone.
 Lightning's hyper-parameters say what it is, or else the `config.json` beside it; where neither
-does, whoever imports it has to. A configuration inside the file goes first: one beside it may
+does, the user has to (`--method`). A configuration inside the file goes first: one beside it may
 belong to another file.
 """
 
@@ -39,8 +39,8 @@ _NETWORKS = {
     "ar": "a DIT without time layers, as the autoregressive baseline has it",
 }
 
-# What names a method in a configuration, and what it means. A name that is not here is one of a
-# method that nobody knows here: it decides nothing, however well known what follows it is.
+# What names a method in a configuration, and what it means. A name that is not here is that of an
+# unknown method: it decides nothing, however well known what follows it is.
 _NAMES: dict[tuple[str, ...], Mapping[str, str]] = {
     ("model_type",): {  # of a Hugging Face config.json
         "mdlm": "mdlm",
@@ -103,11 +103,11 @@ class Statement:
         return f"by {self.source} ({self.words})"
 
 
-# What is said ------------------------------------------------------------------------------------
+# What sources say --------------------------------------------------------------------------------
 
 
 def statements(path: Path, checkpoint: Checkpoint) -> list[Statement]:
-    """What is said of a file: all that is looked at until something names its method."""
+    """What sources say of a file; the config beside it only if the file names no method."""
     said = [*_of_buffers(checkpoint), _of_hyper_parameters(checkpoint)]
     if any(statement.method is not None for statement in said):
         return said
@@ -183,7 +183,7 @@ def _time(config: object) -> bool | None:
 
 
 def require_method(name: str | None, argument: str = "method") -> None:
-    """Refuse what cannot be imported, whoever names it."""
+    """Refuse the name of a method that cannot be imported."""
     known = f"known: {', '.join(IMPORTED)}"
     if name in FOREIGN:
         raise InputError(argument, f"models of {FOREIGN[name]}, cannot be imported", known)

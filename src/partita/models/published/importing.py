@@ -1,8 +1,8 @@
 """Published checkpoints of MDLM, PGM and SDTT as models of ours.
 
-Which method a file is of (`identity.py`) and what network it holds (`planning.py`) is found out by
-what is said of it, by names and by shapes, before any numbers are read. Weights that only answer a
-time that is never told are folded into the others.
+The method of a file (`identity.py`) and its network (`planning.py`) are found by its configuration
+and by the names and shapes of tensors, before any numbers are read. Time layers of a network that
+is not conditioned on the time are folded into the others.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def import_model(
     tell: Callable[[str], None] = lambda _: None,
     tokenizer_name: str = "bytes",
 ) -> TextModel:
-    """The model in a file. `tell` hears what is going on: files are large."""
+    """The model in a file. `tell` is called with what is going on: files are large."""
     chosen, plan, step = look_into(path, options)
     with blaming(path):
         check_tokenizer(chosen.state, tokenizer, tokenizer_name)
@@ -145,7 +145,7 @@ def _start_of_documents(weights: dict[str, Tensor], plan: Plan, tokenizer: Token
             weights["embed.weight"][-1] = weights["embed.weight"][end]
 
 
-# Words -------------------------------------------------------------------------------------------
+# Provenance and errors ---------------------------------------------------------------------------
 
 
 def _provenance(path: Path, chosen: Selection, plan: Plan, step: int | None) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _provenance(path: Path, chosen: Selection, plan: Plan, step: int | None) -> 
 
 @contextmanager
 def blaming(path: Path | str) -> Iterator[None]:
-    """What is wrong with a state dict is wrong with its file."""
+    """Errors about a state dict become errors about its file."""
     try:
         yield
     except InputError as error:

@@ -5,8 +5,8 @@
     hyper_parameters    {config}: how it was trained, which says what method the weights are of
     optimizer_states, callbacks, loops, ...
 
-The rest is neither read nor rebuilt: it is made of classes of whoever trained the model, and a
-file that may name any class may run any code. See `pickles.py` for how it is passed over.
+The rest is neither read nor rebuilt: it is made of classes of the training program, and a file
+that may name any class may run any code. See `pickles.py` for how it is passed over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESAVE = "if you trust it, load it in PyTorch and save its tensors as safetenso
 
 
 def read_checkpoint(path: Path, *, ema: bool = True) -> Checkpoint:
-    """What a file holds, told by how it begins. Without `ema`, no moving average is looked for."""
+    """Read a file, whose format its first bytes tell. Without `ema`, no average is read."""
     with reading(path, "file"):
         require(path.exists(), "file", f"{path} does not exist", "check the name")
         require(path.is_file(), "file", f"{path} is no file", _KINDS)

@@ -1,12 +1,12 @@
 """A pickle read as data: no name in it is imported, nothing in it is called.
 
-A pickle is a program for a small stack machine. The standard library's disassembler tells its
-instructions apart; this file carries out those that build plain values: texts, numbers, tuples,
+A pickle is a program for a small stack machine. The standard library's disassembler splits it
+into instructions; this file carries out those that build plain values: texts, numbers, tuples,
 lists, dictionaries, tensors that lie elsewhere in the same file, and parts of a configuration
-(`Node`, which only keeps what it is given). Whatever else a program asks for (an instance of some
+(`Node`, which only keeps what it is given). Whatever else a program makes (an instance of some
 class, the result of some call) becomes `OPAQUE`, one inert value that swallows all that is done to
 it. Python's own unpickler, however restricted, calls what it is given, hashes what it finds, and
-makes room for as much as it is told to; this one does not. Nor is torch's loader for weights alone
+allocates as much as a pickle says; this one does not. Nor is torch's loader for weights alone
 enough: nested keys end its process, and it does not read the pickle protocols from 4 on.
 """
 
@@ -137,7 +137,7 @@ class _Machine:
 def _store(target: object, items: list[Any]) -> None:
     """Keys and values into a dictionary. Keys that are no text are left out.
 
-    Nothing that is wanted stands under one, and to hash what a stranger nested can take forever.
+    Nothing that is wanted stands under one, and hashing deeply nested keys can take forever.
     """
     if type(target) is dict:
         pairs = zip(items[::2], items[1::2], strict=True)
@@ -154,7 +154,7 @@ def _opaque(_: object = None) -> Opaque:
     return OPAQUE
 
 
-# Texts, numbers and bytes: what pushes its own argument, whose type is told.
+# Texts, numbers and bytes: instructions that push their own argument, of a known type.
 _CONSTANTS = frozenset(
     opcode.name
     for opcode in pickletools.opcodes

@@ -90,8 +90,10 @@ def make_plan(state: Mapping[str, Stored], options: ImportOptions) -> Plan:
             config = reference.dit_config(outline, heads, options.length)
     if options.conditioning == "none":
         return Plan(MethodOptions(name), config, folded=config.time)
-    told = MethodOptions(name, "mdlm:loglinear", corruption="continuous", conditioning="sigma")
-    return Plan(told, config, folded=False)
+    conditioned = MethodOptions(
+        name, "mdlm:loglinear", corruption="continuous", conditioning="sigma"
+    )
+    return Plan(conditioned, config, folded=False)
 
 
 def _check_conditioning(name: str, conditioning: str) -> None:
@@ -103,15 +105,15 @@ def _check_conditioning(name: str, conditioning: str) -> None:
 
 
 def _heads(outline: Mapping[str, Tensor], given: int | None) -> int:
-    """The number of heads: the rotary frequencies tell their width, if they are in the file."""
+    """The number of heads: the rotary frequencies have half their width, if the file has them."""
     embedding, frequencies = outline.get(EMBEDDING), outline.get(DERIVED)
     width = 0 if embedding is None else embedding.shape[-1]
     if frequencies is not None:
-        told, rest = divmod(width, 2 * frequencies.numel())
+        heads, rest = divmod(width, 2 * frequencies.numel())
         require(rest == 0, "file", f"its rotary frequencies do not fit its width {width}")
-        problem = f"is {given}, but the rotary frequencies in the file are those of {told}"
-        require(given in (None, told), "heads", problem, "leave it out")
-        return told
+        problem = f"is {given}, but the rotary frequencies in the file are those of {heads}"
+        require(given in (None, heads), "heads", problem, "leave it out")
+        return heads
     if given is not None:
         return given
     problem = f"cannot be told: the width {width} is no multiple of {HEAD_WIDTH}"

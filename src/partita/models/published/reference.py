@@ -110,7 +110,7 @@ _PARTITION = {
 
 
 def without_prefix(key: str) -> str:
-    """A key as the network itself has it: wrappers around it put words before."""
+    """A key without the prefixes that wrappers of the network add."""
     found = _PREFIX.match(key)
     return key[found.end() :] if found else key
 
@@ -146,8 +146,8 @@ def dit_config(state: Mapping[str, Tensor], heads: int, length: int) -> Transfor
 def load_flexible(state: Mapping[str, Tensor], heads: int, length: int) -> FlexibleTransformer:
     """A network with the weights of a reference FlexMDM, whose last two ids are mask and pad.
 
-    Ours has no logits for those. It was trained to be told alpha(t) itself, not `TIME_SCALE` times
-    as much.
+    Ours has no logits for those. It is conditioned on alpha(t) itself, not on `TIME_SCALE` times as
+    much.
     """
     weights = _renamed(state, _FLEXIBLE, "network of FlexMDM")
     for name in ("head.weight", "head.bias"):

@@ -23,7 +23,7 @@ class Selection:
 
 
 def select(checkpoint: Checkpoint, weights: str = "auto", skip: Sequence[str] = ()) -> Selection:
-    """The weights to use: the moving average if there is one, unless told otherwise."""
+    """The weights to use: with "auto", the moving average if there is one."""
     known = f"known: {', '.join(WEIGHTS)}"
     require(weights in WEIGHTS, "weights", f"unknown name {weights!r}", known)
     state = _plain(_without(checkpoint.weights, skip))

@@ -1,7 +1,7 @@
-"""Tensors that lie in a file: their names, shapes and types at once, their numbers when asked for.
+"""Tensors in a file: their names, shapes and types at once, their numbers on demand.
 
-Checkpoints hold more than one needs (an optimizer's state is twice the weights), and what is wrong
-with one shall be said before gigabytes are read.
+Checkpoints hold more than is needed (an optimizer's state is twice the weights), and errors should
+come before gigabytes are read.
 """
 
 from __future__ import annotations
