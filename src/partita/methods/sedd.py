@@ -20,8 +20,8 @@ without the network, while the samplers' last step uses it.)
 
 If p(z_1) is all masks, the first term is infinite, as a share alpha(1) of tokens is visible under
 q. Masks are therefore drawn with probability (1 - alpha(t)) / (1 - alpha(1)) in place of
-1 - alpha(t): under that process the term is 0. Its reverse rates are the same, -alpha' / (1 - alpha)
-from a mask to its token, and so are scores, score entropy and weights.
+1 - alpha(t): under that process the term is 0. Its reverse rates are the same,
+-alpha' / (1 - alpha) from a mask to its token, and so are scores, score entropy and weights.
 
 Under the absorbing chain only masks move, and only to tokens, and the true score there is
 alpha / (1 - alpha) = 1 / (e^sigma - 1) times the posterior mean of the clean token (MD4,
