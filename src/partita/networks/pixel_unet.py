@@ -45,7 +45,7 @@ def group_norm(width: int, least: int = GROUP_CHANNELS) -> nn.GroupNorm:
     return nn.GroupNorm(groups, width, eps=GROUP_NORM_EPS)
 
 
-class ToldConvolutions(Convolutions):
+class ConditionedConvolutions(Convolutions):
     """The block whose condition, if there is one, is added before the second norm."""
 
     def __init__(self, config: TransformerConfig, inputs: int, norm: Norm = group_norm) -> None:
@@ -53,7 +53,7 @@ class ToldConvolutions(Convolutions):
         told = zero_linear(config.condition_width, config.width, bias=False)
         self.modulation = told if config.conditioned else None
 
-    def _told(self, branch: Tensor, condition: Tensor | None) -> Tensor:
+    def _modulated(self, branch: Tensor, condition: Tensor | None) -> Tensor:
         if self.modulation is not None:
             branch = branch + self.modulation(condition)[:, :, None, None]
         normed: Tensor = self.norm_out(branch)
@@ -100,9 +100,10 @@ class PixelUNet(PixelTrunk):
         self.enter = nn.Conv2d(self.shape.channels * width, width, 3, padding=1)
         ways = (width,) * config.depth, (2 * width,) * (config.depth + 1)
         self.down, self.up = (
-            nn.ModuleList(ToldConvolutions(config, inputs, norm) for inputs in way) for way in ways
+            nn.ModuleList(ConditionedConvolutions(config, inputs, norm) for inputs in way)
+            for way in ways
         )
-        first, last = (ToldConvolutions(config, width, norm) for _ in range(2))
+        first, last = (ConditionedConvolutions(config, width, norm) for _ in range(2))
         attention = PixelAttention(width, config.heads, norm)
         self.middle = nn.ModuleList([first, attention, last])
         self.norm_out = norm(width)

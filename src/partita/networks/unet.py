@@ -54,12 +54,12 @@ class Convolutions(nn.Module):
         self, x: Float[Tensor, "B I H W"], condition: Float[Tensor, "B C"] | None
     ) -> Float[Tensor, "B O H W"]:
         branch = self.convolution_in(F.silu(self.norm_in(x)))
-        branch = F.silu(self._told(branch, condition))
+        branch = F.silu(self._modulated(branch, condition))
         branch = self.convolution_out(F.dropout(branch, self.dropout, self.training))
         result: Tensor = self.around(x) + branch
         return result
 
-    def _told(self, branch: Tensor, condition: Tensor | None) -> Tensor:
+    def _modulated(self, branch: Tensor, condition: Tensor | None) -> Tensor:
         """The second norm, with the condition."""
         assert self.modulation is not None
         shift, scale = self.modulation(condition)[:, :, None, None].chunk(2, 1)
