@@ -3,7 +3,7 @@
 A chain changes one position with rates dsigma/dt Q, where Q(y, x) is the rate from x to y (columns
 sum to 0, as in Lou et al., 2023) and sigma = -log alpha is the total noise. All follows from
 
-    flow       e^(sigma Q) v              a vector over states, after noise sigma (before, if < 0)
+    flow       e^(sigma Q) v              a vector over states after noise sigma; inverse for -sigma
     row        e^(sigma Q)(x, .)          the probability of x, given each initial state
     rate row   Q(x, .)                    the rates into x
 
