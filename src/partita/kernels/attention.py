@@ -48,12 +48,12 @@ def _walk(
     for at in range(begin, end, columns):
         column = at + tl.arange(0, columns)
         there = (start + column).to(tl.int64)
-        places = key + there[None, :] * key_stride + channel[:, None]
+        pointers = key + there[None, :] * key_stride + channel[:, None]
         if masked:
             inside = column < keys
-            k = tl.load(places, mask=inside[None, :], other=0.0)
+            k = tl.load(pointers, mask=inside[None, :], other=0.0)
         else:
-            k = tl.load(places)
+            k = tl.load(pointers)
         scores = tl.dot(q, k)
         if masked:
             scores = tl.where(inside[None, :], scores, -float("inf"))
@@ -61,8 +61,8 @@ def _walk(
         weights = tl.exp2(scores * scale - peak[:, None])
         shrink = tl.exp2(top - peak)
         total = total * shrink + tl.sum(weights, 1)
-        places = value + there[:, None] * value_stride + channel[None, :]
-        v = tl.load(places, mask=inside[:, None], other=0.0) if masked else tl.load(places)
+        pointers = value + there[:, None] * value_stride + channel[None, :]
+        v = tl.load(pointers, mask=inside[:, None], other=0.0) if masked else tl.load(pointers)
         sums = tl.dot(weights.to(v.dtype), v, sums * shrink[:, None])
         top = peak
     return top, total, sums
@@ -111,9 +111,9 @@ def _attend_kernel(
             q, key, value, key_stride, value_stride, channel, start,
             whole, keys, keys, scale, top, total, sums, columns, True,
         )  # fmt: skip
-        answer = sums / tl.where(total > 0, total, 1.0)[:, None]  # 0 where there are no keys
-        place = out + here * out_stride + channel[None, :]
-        tl.store(place, answer.to(out.dtype.element_ty), mask=real)
+        attended = sums / tl.where(total > 0, total, 1.0)[:, None]  # 0 where there are no keys
+        pointers = out + here * out_stride + channel[None, :]
+        tl.store(pointers, attended.to(out.dtype.element_ty), mask=real)
 
 
 def fits(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -36,9 +36,9 @@ def _uniform_kernel(
     block: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    there = at < count
-    a = tl.load(positions + at, mask=there, other=0).to(tl.uint32)
-    c = tl.load(samples + at, mask=there, other=0).to(tl.uint32)
+    valid = at < count
+    a = tl.load(positions + at, mask=valid, other=0).to(tl.uint32)
+    c = tl.load(samples + at, mask=valid, other=0).to(tl.uint32)
     b = tl.full((block,), step, tl.int64)
     if counted:
         b += tl.load(since)
@@ -55,7 +55,7 @@ def _uniform_kernel(
         first = first + tl.full((block,), weyl_a, tl.uint32)
         second = second + tl.full((block,), weyl_b, tl.uint32)
     bits = (a.to(tl.int64) << 21) | (b.to(tl.int64) >> 11)
-    tl.store(uniforms + at, bits.to(tl.float64) * 1.1102230246251565e-16, mask=there)  # 2^-53
+    tl.store(uniforms + at, bits.to(tl.float64) * 1.1102230246251565e-16, mask=valid)  # 2^-53
 
 
 def philox_uniforms(

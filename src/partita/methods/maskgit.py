@@ -1,7 +1,7 @@
 """MaskGIT: Masked Generative Image Transformer (Chang et al., 2022).
 
 An image is a grid of tokens, read row by row. Training draws r uniformly, hides each token with
-probability gamma(r), and minimises (eq. 1)
+probability gamma(r), and minimizes (eq. 1)
 
     L = -E [ sum over hidden i of log p(y_i | what is visible) ]
 

@@ -44,12 +44,12 @@ class Prediction:
     def cross_entropy(self, batch: Batch, weights: Float[Tensor, "B L"]) -> Loss:
         """sum_l w_l * -log x_theta^l, divided by the number of real tokens."""
         if self.hidden is None:
-            return self._weighed(batch.tokens, weights, batch.real)
+            return self._loss(batch.tokens, weights, batch.real)
         some_token = int(self.method.mask_id == 0)  # a visible position may hold a mask: padding
         tokens, weights = batch.tokens.where(self.hidden, some_token), weights.where(self.hidden, 0)
-        return self._weighed(tokens, weights, batch.real).of(self.hidden)
+        return self._loss(tokens, weights, batch.real).of(self.hidden)
 
-    def _weighed(self, tokens: Tensor, weights: Tensor, real: Tensor) -> Loss:
+    def _loss(self, tokens: Tensor, weights: Tensor, real: Tensor) -> Loss:
         if not fuses(self.method):
             log_probs = self.method.log_probabilities(self.values)
             return weighted_cross_entropy(log_probs, self.queries, tokens, weights, real)

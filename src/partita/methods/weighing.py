@@ -29,7 +29,7 @@ def weighted_cross_entropy(
     """sum of w * -log p(x) over the queried tokens, divided by the number of real tokens."""
     target = tokens[queries.rows, queries.positions]
     nats = -log_probs.gather(-1, target[:, None])[:, 0]
-    return _weighed(nats, queries, tokens, weights, real)
+    return _weighted(nats, queries, tokens, weights, real)
 
 
 def projected_cross_entropy(
@@ -49,11 +49,13 @@ def projected_cross_entropy(
     at = weights[queries.rows, queries.positions]
     forbidden = forbidden if forbidden < head.out_features else -1
     total, nats = weighted_nats(vectors, head.weight, head.bias, target, at, forbidden)
-    loss = _weighed(nats, queries, tokens, weights, real)
+    loss = _weighted(nats, queries, tokens, weights, real)
     return replace(loss, objective=total / loss.tokens)
 
 
-def _weighed(nats: Tensor, queries: Queries, tokens: Tensor, weights: Tensor, real: Tensor) -> Loss:
+def _weighted(
+    nats: Tensor, queries: Queries, tokens: Tensor, weights: Tensor, real: Tensor
+) -> Loss:
     """Put the nats at their positions in the batch, weight them and sum them up."""
     empty = nats.new_zeros(tokens.shape)
     cross_entropy = empty.index_put((queries.rows, queries.positions), nats)

@@ -49,8 +49,8 @@ class PixelTrunk(Trunk, Network):
     fusible = False
 
     def __init__(self, config: TransformerConfig) -> None:
-        places = "reads places in two directions"
-        refuse_options(config, "a network of pixels", registers=places)
+        reason = "reads places in two directions"
+        refuse_options(config, "a network of pixels", registers=reason)
         super().__init__(config)
         self.shape = ImageShape.of(config, self.options.channels)
 
