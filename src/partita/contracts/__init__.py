@@ -1,1 +1,1 @@
-"""What rooms hand each other: batches and their layouts, losses, estimates, prompts."""
+"""Data types shared by all packages: batches and their layouts, losses, estimates, prompts."""

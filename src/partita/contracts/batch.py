@@ -1,4 +1,4 @@
-"""A batch: some rows of tokens, with all that a loss has to know about them."""
+"""A batch: rows of tokens, with everything that a loss needs to know about them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from partita.errors import require
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a global batch. `Batch.of(tokens)` makes one of tokens alone."""
+    """Some rows of a global batch. `Batch.of(tokens)` makes one from tokens only."""
 
     tokens: Int64[Tensor, "B L"]
     is_token: Bool[Tensor, "B L"] | None
-    """True where there is a real token and not padding; None if there is no padding."""
+    """True for real tokens, false for padding; None if there is no padding."""
     ends: Bool[Tensor, "B L"] | None
-    """The last tokens of documents, if a document shall read itself alone; None otherwise."""
+    """True at the last token of each document, if documents attend only to themselves; or None."""
     rows: Int64[Tensor, "B"]
-    """The numbers of these rows in the global batch."""
+    """The indices of these rows in the global batch."""
     size: int
-    """Rows of the global batch."""
+    """Number of rows of the global batch."""
     count: int
-    """Real tokens of the global batch: what its loss is divided by."""
+    """Number of real tokens of the global batch, by which its loss is divided."""
     starts: list[int]
-    """Where each row begins in the corpus, counted in tokens."""
+    """The offset of each row in the corpus, in tokens."""
     label: Int64[Tensor, "B"] | None = None
     """The class of each row's document, if documents have one."""
     given_layout: Layout | None = None
-    """Which tokens read which, where `ends` do not say so."""
+    """Which tokens attend to which, if not defined by `ends`."""
 
     @staticmethod
     def of(
@@ -49,10 +49,11 @@ class Batch:
         count: int | None = None,
         starts: list[int] | None = None,
     ) -> Batch:
-        """A batch of tokens: all real, the first rows of a global batch that is no larger.
+        """A batch of tokens; by default all are real, and it is the whole global batch.
 
-        `is_token` says where there is a real token and not padding, `ends` where a document ends
-        that shall read itself alone; `layout` says what reads what in another way.
+        `is_token` is true for real tokens and false for padding. `ends` marks the last token of
+        each document, so that documents attend only to themselves; `layout` is an alternative to
+        `ends`.
         """
         _check_tokens(tokens)
         if is_token is not None:
@@ -77,19 +78,19 @@ class Batch:
 
     @cached_property
     def real(self) -> Bool[Tensor, "B L"]:
-        """The real tokens, also where all are."""
+        """`is_token`, with a mask of true values if there is no padding."""
         if self.is_token is None:
             return torch.ones_like(self.tokens, dtype=torch.bool)
         return self.is_token
 
     def padded_with(self, token: int) -> Batch:
-        """The same with one token in place of padding, which may hold anything."""
+        """The same batch with padding, which may hold any id, replaced by `token`."""
         if self.is_token is None:
             return self
         return replace(self, tokens=torch.where(self.is_token, self.tokens, token))
 
     def layout(self) -> Layout:
-        """Which tokens read which: everything in the row, or the tokens of the same document."""
+        """Which tokens attend to which: all of the row, or those of the same document."""
         return self._layout
 
     @cached_property
@@ -102,16 +103,16 @@ class Batch:
         return layout.to(self.tokens.device)
 
     def to(self, device: torch.device) -> Batch:
-        """The same on another device; the ends stay, a layout is made without waiting for a GPU."""
+        """The same on another device; `ends` stay, so that a layout is built without a GPU sync."""
         moved = self._with(lambda tensor: tensor.to(device, non_blocking=True))
         return replace(moved, ends=self.ends)
 
     def pinned(self) -> Batch:
-        """The same in memory that a GPU can fetch from by itself."""
+        """The same in pinned memory."""
         return self._with(Tensor.pin_memory)
 
     def split(self, most: int | None) -> list[Batch]:
-        """The same rows in parts of at most `most`."""
+        """Split into batches of at most `most` rows."""
         size = len(self.rows)
         most = size if most is None else most
         if most >= size:
@@ -135,7 +136,7 @@ class Batch:
 
 
 def _check_tokens(tokens: Tensor) -> None:
-    """Refuse what is no rows of tokens."""
+    """Refuse anything but a non-empty int64 tensor [B, L]."""
     require(isinstance(tokens, Tensor), "tokens", f"must be a tensor, got {type(tokens).__name__}")
     require(tokens.ndim == 2, "tokens", f"must be [sequences, length], got {list(tokens.shape)}")
     require(tokens.dtype == torch.int64, "tokens", f"must be int64, got {tokens.dtype}")
@@ -143,7 +144,7 @@ def _check_tokens(tokens: Tensor) -> None:
 
 
 def _check_marks(marks: Tensor, tokens: Tensor, argument: str) -> None:
-    """Refuse what does not say yes or no of each token."""
+    """Refuse anything but a boolean tensor in the shape of the tokens."""
     boolean = isinstance(marks, Tensor) and marks.dtype == torch.bool
     require(boolean, argument, "must be a tensor of booleans")
     problem = f"has shape {list(marks.shape)}, the tokens have {list(tokens.shape)}"

@@ -1,4 +1,4 @@
-"""Capabilities of a class that its subclasses have to declare anew."""
+"""Capabilities that every class must declare for itself, without inheriting them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 
 class Recordable:
-    """A method, corruption or network: may its work in a training step be recorded and replayed?
+    """Whether a training step with this method, corruption or network can be a CUDA graph.
 
-    A recording has the kernels of a step alone. Its Python runs once, at step 0; from then on only
-    tokens, labels and noise differ. What a subclass adds may do otherwise, so every class says for
-    itself that it is `recordable`.
+    A recorded step replays only its GPU kernels. Its Python code runs once, at step 0; afterwards
+    only tokens, labels and noise change. A subclass may add code that breaks this, so every class
+    declares `recordable` for itself, and it is not inherited.
     """
 
     recordable: ClassVar[bool] = False

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimate:
-    """Nats per token with the standard error of the Monte-Carlo integral (not of the data)."""
+    """Nats per token, with the standard error of the Monte Carlo integral (not of the data)."""
 
     nats: float
     nats_error: float
     tokens: int
-    """How many tokens the mean runs over."""
+    """Number of tokens that the mean is over."""
 
     @property
     def bits(self) -> float:
@@ -26,7 +26,7 @@ class Estimate:
 
     @property
     def perplexity(self) -> float:
-        """exp of the nats per token; infinite where no number is as large."""
+        """exp of the nats per token; infinite on overflow."""
         try:
             return math.exp(self.nats)
         except OverflowError:
@@ -34,7 +34,7 @@ class Estimate:
 
     @property
     def perplexity_error(self) -> float:
-        """First order: the derivative of exp is exp."""
+        """The standard error of the perplexity, to first order."""
         return self.perplexity * self.nats_error if self.nats_error else 0.0
 
     def __str__(self) -> str:

@@ -1,10 +1,10 @@
-"""Which tokens read which: the only thing attention must know of how tokens lie in memory.
+"""Layouts of tokens in memory: which tokens attend to which.
 
 - `DenseLayout`: a rectangular batch, with an optional boolean mask or causal order;
-- `PackedLayout`: sequences one after the other; the queries of sequence i read the keys of
-  sequence i. Queries and keys have offsets of their own, so a sequence may read other tokens than
-  its own. A rectangular batch may be cut into sequences too (documents that share a row): offsets
-  then count over its B*L tokens.
+- `PackedLayout`: concatenated sequences; the queries of sequence i attend to the keys of sequence
+  i. Queries and keys have separate offsets, so a sequence may attend to other tokens than its own.
+  A rectangular batch may also be cut into sequences (documents that share a row): offsets then
+  count over its B*L tokens.
 
 The names are those of flash-attention; `contracts/packed.py` has a worked example.
 """
@@ -26,7 +26,7 @@ from partita.moved import name_of_before
 
 @dataclass(frozen=True)
 class DenseLayout:
-    """A rectangular batch. `mask` is true where a query may read a key."""
+    """A rectangular batch. `mask` is true where a query may attend to a key."""
 
     mask: Bool[Tensor, "#B Lq Lk"] | None = None
     causal: bool = False
@@ -42,7 +42,7 @@ class PackedLayout:
     max_seqlen_k: int
     causal: bool = False
     within_rows: bool = False
-    """For rectangular batches: a sequence reads its own tokens, and none crosses a row's end."""
+    """Sequences of a rectangular batch attend to their own tokens, and none crosses a row's end."""
 
     @staticmethod
     def of_lengths(lengths: Int[Tensor, "S"], causal: bool = False) -> PackedLayout:
@@ -55,12 +55,12 @@ class PackedLayout:
     def of_documents(ends: Bool[Tensor, "B L"], longest: int | None = None) -> PackedLayout:
         """Documents that share the rows of a batch; `ends` is true at the last token of each.
 
-        The end of a row always ends a document. What follows the last real token of a row is
-        padding, a document of its own that no other one reads.
+        The end of a row always ends a document. The padding after the last real token of a row is
+        a document of its own, which no other attends to.
 
-        On a GPU this waits for the documents to be counted, and once more for the length of the
-        longest one unless an upper bound is given (the length of a row is one). A data loader
-        avoids both: it builds the layout on the CPU and moves it with `to`.
+        On a GPU this waits for the number of documents, and also for the length of the longest
+        unless an upper bound is given (such as the length of a row). A data loader avoids both by
+        building the layout on the CPU and moving it with `to`.
         """
         ends = ends.clone()
         ends[:, -1:] = True
@@ -79,7 +79,7 @@ class PackedLayout:
 
     @property
     def count(self) -> int:
-        """How many sequences there are."""
+        """Number of sequences."""
         return self.cu_seqlens_q.numel() - 1
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedLayout:
@@ -100,30 +100,30 @@ class PackedLayout:
         )
 
     def sequence_ids(self) -> Int[Tensor, "N"]:
-        """The sequence that each packed query belongs to."""
+        """The index of each packed query's sequence."""
         lengths = self.cu_seqlens_q.diff()
         return torch.repeat_interleave(
             torch.arange(lengths.numel(), device=lengths.device), lengths
         )
 
     def position_ids(self) -> Int[Tensor, "N"]:
-        """Where each packed query stands inside its sequence."""
+        """The position of each packed query in its sequence."""
         starts = self.cu_seqlens_q[:-1][self.sequence_ids()]
         return torch.arange(starts.numel(), device=starts.device) - starts
 
 
 def sequence_at(cu_seqlens: Int[Tensor, "offsets"], slots: int) -> Int[Tensor, "N"]:
-    """The sequence of each of so many packed slots; the number after the last one for the rest.
+    """The sequence of each of the first `slots` packed indices; the sequence count past the end.
 
-    All offsets are searched, and none is left out before: compiled for a GPU, a search in
-    `cu_seqlens[1:]` begins at the first one.
+    This searches all offsets: when compiled for a GPU, a search in the view `cu_seqlens[1:]`
+    wrongly begins at the first offset.
     """
     slot = torch.arange(slots, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
     return torch.bucketize(slot, cu_seqlens, right=True) - 1
 
 
 class Queries(NamedTuple):
-    """Positions of a rectangular batch as (row, position) pairs, such as those to be predicted."""
+    """Positions of a rectangular batch as (row, position) pairs, such as those to predict."""
 
     rows: Int[Tensor, "N"]
     positions: Int[Tensor, "N"]

@@ -1,4 +1,4 @@
-"""What every loss gives: the scalar to differentiate, and the nats of every token."""
+"""The result of a loss: the scalar to differentiate, and the nats of every token."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss evaluation. Training, evaluation and tests all read this object."""
+    """The result of one loss evaluation, for training and evaluation."""
 
     objective: Float[Tensor, ""]
     """The scalar to differentiate: weighted nats per token of the batch."""
     per_token: Float[Tensor, "B L"]
     """Weight times cross-entropy of each token in nats; 0 where a token does not count."""
     cross_entropy: Float[Tensor, "B L"]
-    """The same without the weight."""
+    """Cross-entropy of each token in nats, without the weight."""
     counted: Bool[Tensor, "B L"]
-    """The tokens that were predicted."""
+    """True for the tokens that were predicted."""
     tokens: Int64[Tensor, ""]
-    """How many real tokens the batch has: the divisor of the objective."""
+    """Number of real tokens in the batch: the divisor of the objective."""
 
     @property
     def per_sequence(self) -> Float[Tensor, "B"]:
@@ -29,6 +29,6 @@ class Loss:
         return self.per_token.sum(-1)
 
     def of(self, predicted: Bool[Tensor, "B L"]) -> Loss:
-        """The same, where other tokens were asked for too, at weight 0."""
+        """The same with only the given tokens counted; others were queried with weight 0."""
         nats = self.cross_entropy.where(predicted, 0)
         return replace(self, cross_entropy=nats, counted=self.counted & predicted)

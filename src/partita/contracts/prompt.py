@@ -1,4 +1,4 @@
-"""What a sampler is given to go on from: tokens, and which of them are known."""
+"""The prompt of a sampler: tokens, and which of them are known."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from partita.errors import require
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens [B, L], and which of them are known. What stands at unknown ones does not matter.
+    """Tokens [B, L], and which of them are known. The ids of unknown ones do not matter.
 
-    For models of flexible length, `open` [B, L + 1] says in which gaps more tokens may come: gap i
-    is before token i, the last one at the end. Without it there are none.
+    For models of flexible length, `open` [B, L + 1] says in which gaps tokens may be inserted: gap
+    i is before token i, the last one at the end. By default in none.
     """
 
     tokens: Tensor
@@ -53,6 +53,6 @@ class Prompt:
         return Prompt(self.tokens.to(device), self.known.to(device), opened)
 
     def expand(self, count: int) -> Prompt:
-        """One row, so many times."""
+        """Repeat a prompt of one row `count` times."""
         opened = None if self.open is None else self.open.expand(count, -1)
         return Prompt(self.tokens.expand(count, -1), self.known.expand(count, -1), opened)

@@ -1,10 +1,10 @@
-"""Kernels in Triton. Each has a reference in torch, which is what CPUs run.
+"""Triton kernels. Each has a reference in torch, which is used on CPUs.
 
-What Triton compiles is marked `no_type_check`: the type checker of the tests wraps functions, and
-a wrapped one is no kernel.
+Functions that Triton compiles are marked `no_type_check`: the tests' type checker wraps functions,
+and Triton cannot compile wrapped ones.
 """
 
 from importlib.util import find_spec
 
 KERNELS = find_spec("triton") is not None
-"""Whether kernels of our own can run on a GPU; torch brings what they need on most machines."""
+"""Whether Triton is installed, so that the kernels can run; torch includes it on most platforms."""

@@ -1,9 +1,9 @@
-"""Attention inside packed segments, without gradients: what sampling asks of a GPU.
+"""Attention inside packed segments, without gradients, for sampling on GPUs.
 
-A program takes a tile of one segment's queries, for one head, and walks over the segment's keys
-with a running softmax. Where a step asks for a few positions of each row, tiles are as low as
+A program takes a tile of one segment's queries, for one head, and loops over the segment's keys
+with a running softmax. If a step queries few positions of each row, tiles have as few rows as
 tensor cores allow. On one H200, for 32 segments of 512 tokens and 12 heads of 64 channels, it
-takes 83 microseconds where torch's kernel takes 107.
+takes 83 microseconds; torch's kernel takes 107.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 FEW, SOME, MANY = (16, 128, 4), (64, 64, 4), (128, 64, 8)
-"""Rows, columns and warps of a tile: where segments have few queries, and where there are many."""
-TILES = 8192  # queries from which high tiles are enough to occupy a GPU
-WIDTHS = (16, 32, 64, 128)  # of heads, as the tiles can have them
+"""Rows, columns and warps of a tile, for segments with few, some and many queries."""
+TILES = 8192  # number of queries from which large tiles are enough to occupy a GPU
+WIDTHS = (16, 32, 64, 128)  # supported head widths
 LOG2_E = math.log2(math.e)
 
 
@@ -44,16 +44,16 @@ def _walk(
     columns: tl.constexpr,
     masked: tl.constexpr,
 ):
-    """Over keys begin..end: the largest score so far, the sum of all weights, that of values."""
+    """Loop over keys begin..end; update the largest score, the sum of weights and of values."""
     for at in range(begin, end, columns):
         column = at + tl.arange(0, columns)
         there = (start + column).to(tl.int64)
-        places = key + there[None, :] * key_stride + channel[:, None]
+        pointers = key + there[None, :] * key_stride + channel[:, None]
         if masked:
             inside = column < keys
-            k = tl.load(places, mask=inside[None, :], other=0.0)
+            k = tl.load(pointers, mask=inside[None, :], other=0.0)
         else:
-            k = tl.load(places)
+            k = tl.load(pointers)
         scores = tl.dot(q, k)
         if masked:
             scores = tl.where(inside[None, :], scores, -float("inf"))
@@ -61,8 +61,8 @@ def _walk(
         weights = tl.exp2(scores * scale - peak[:, None])
         shrink = tl.exp2(top - peak)
         total = total * shrink + tl.sum(weights, 1)
-        places = value + there[:, None] * value_stride + channel[None, :]
-        v = tl.load(places, mask=inside[:, None], other=0.0) if masked else tl.load(places)
+        pointers = value + there[:, None] * value_stride + channel[None, :]
+        v = tl.load(pointers, mask=inside[:, None], other=0.0) if masked else tl.load(pointers)
         sums = tl.dot(weights.to(v.dtype), v, sums * shrink[:, None])
         top = peak
     return top, total, sums
@@ -87,7 +87,7 @@ def _attend_kernel(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    # The first axis alone may be longer than 65,535.
+    # Only the first grid axis may exceed 65,535.
     segment, tile, head = tl.program_id(0) // tiles, tl.program_id(0) % tiles, tl.program_id(1)
     first = tl.load(query_offsets + segment)
     count = tl.load(query_offsets + segment + 1) - first
@@ -111,16 +111,16 @@ def _attend_kernel(
             q, key, value, key_stride, value_stride, channel, start,
             whole, keys, keys, scale, top, total, sums, columns, True,
         )  # fmt: skip
-        answer = sums / tl.where(total > 0, total, 1.0)[:, None]  # 0 where there are no keys
-        place = out + here * out_stride + channel[None, :]
-        tl.store(place, answer.to(out.dtype.element_ty), mask=real)
+        attended = sums / tl.where(total > 0, total, 1.0)[:, None]  # 0 where there are no keys
+        pointers = out + here * out_stride + channel[None, :]
+        tl.store(pointers, attended.to(out.dtype.element_ty), mask=real)
 
 
 def fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the kernel can read such tensors: heads one after the other, of an even width."""
+    """Whether the kernel supports these tensors: contiguous heads of a supported width."""
     width = query.shape[-1]
-    lies = all(x.stride(-1) == 1 and x.stride(-2) == width for x in (query, key, value))
-    return width in WIDTHS and lies
+    contiguous = all(x.stride(-1) == 1 and x.stride(-2) == width for x in (query, key, value))
+    return width in WIDTHS and contiguous
 
 
 @torch.library.custom_op(
@@ -137,9 +137,9 @@ def attend_packed(
     key_offsets: Int[Tensor, "offsets"],
     longest: int,
 ) -> Float[Tensor, "Nq H D"]:
-    """softmax(q k^T / sqrt(D)) v inside of each segment; no segment has more queries than told.
+    """softmax(q k^T / sqrt(D)) v inside each segment; none has more than `longest` queries.
 
-    What lies after the last segment is left as memory had it.
+    The output after the last segment is uninitialized.
     """
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     segments = len(query_offsets) - 1

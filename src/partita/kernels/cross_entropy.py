@@ -1,11 +1,11 @@
 """Cross-entropy of a linear head without the logits of a whole batch.
 
-For 32 x 1,024 tokens and 50,258 ids, logits alone take 6.6 GB in float32, and their gradient as
-much again. Here a chunk of tokens at a time is projected, scored, and its gradient sent back at
-once through the head: what stays is the gradient of the hidden vectors and of the head.
+For 32 x 1,024 tokens and 50,258 ids, the logits take 6.6 GB in float32, and their gradient as much
+again. Here one chunk of tokens at a time is projected and scored, and its gradient is immediately
+propagated through the head: only the gradients of the hidden vectors and of the head are stored.
 
-That needs the weight of every token when the loss is computed, so what can be differentiated is
-the weighted sum alone; the nats of single tokens come beside it as plain numbers.
+This needs the weight of every token in the forward pass, so only the weighted sum can be
+differentiated; the nats of single tokens are returned without a gradient.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from partita.kernels.evenness import padded
 
-CHUNK_BYTES = 1 << 29  # of logits in float32
+CHUNK_BYTES = 1 << 29  # memory of a chunk's logits in float32
 
 
 def weighted_nats(
@@ -29,17 +29,17 @@ def weighted_nats(
     weights: Float[Tensor, "N"],
     forbidden: int = -1,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "N"]]:
-    """sum_i w_i nats_i, to be differentiated, and nats_i = -log softmax(head h_i + bias)[x_i].
+    """sum_i w_i nats_i, with gradients, and nats_i = -log softmax(head h_i + bias)[x_i].
 
-    `forbidden` is an output that gets no mass, such as the mask's. Under autocast the products are
-    of its type; what comes out of them is float32 or better, as are all sums over them.
+    `forbidden` is an output that gets no mass, such as the mask's. Under autocast the matrix
+    products take its dtype as input; their results and all sums are in float32 or better.
     """
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):
         cast = torch.get_autocast_dtype(kind)
         hidden, head = hidden.to(cast), head.to(cast)
         bias = None if bias is None else bias.to(cast)
-    # Inside of `forward` nobody can tell whether there will be a backward pass.
+    # `forward` itself cannot tell whether there will be a backward pass.
     wanted = torch.is_grad_enabled()
     given = hidden, head, bias, targets, weights, forbidden, wanted
     objective, nats = _WeightedNats.apply(*given)  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ def weighted_nats(
 class _WeightedNats(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401 - what autograd hands over
+        ctx: Any,  # noqa: ANN401 - autograd's context
         hidden: Tensor,
         head: Tensor,
         bias: Tensor | None,
@@ -99,7 +99,7 @@ class _WeightedNats(torch.autograd.Function):
 
 
 def _product(left: Tensor, right: Tensor, wide: torch.dtype) -> Tensor:
-    """A matrix product that comes out of its float32 sums as it is."""
+    """A matrix product returned in the accumulation dtype `wide`, without rounding."""
     if left.is_cuda and left.dtype != wide:
         return torch.mm(left, right, out_dtype=wide)
     return (left @ right).to(wide)
@@ -114,9 +114,9 @@ def _scored(
     narrow: torch.dtype,
     wanted: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Nats of the targets, and the slope of the weighted sum by the logits: w (softmax - x).
+    """Nats of the targets, and the gradient of the weighted sum by the logits: w (softmax - x).
 
-    There are `size` outputs; columns beyond them are there to make the number even.
+    There are `size` outputs; columns beyond them are padding.
     """
     if logits.is_cuda and logits.dtype == torch.float32:
         from partita.kernels.scores import score_rows

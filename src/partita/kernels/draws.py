@@ -1,12 +1,13 @@
-"""Tokens from logits in one kernel: temperature, top-k, top-p and exact inversion.
+"""Sample tokens from logits in one kernel: temperature, top-k, top-p and exact inversion.
 
-The plain way (`categorical.py`) writes float64 probabilities of the whole vocabulary, their sorted
+The reference (`categorical.py`) stores float64 probabilities of the whole vocabulary, their sorted
 copy and their cumulative sum. Here a program reads one row's logits a few times from the cache and
-writes one token. Exponentials are float32's, every sum is float64's, and the law is the same: the
-first token whose cumulative probability exceeds u. Draws within rounding of a boundary may differ.
+writes one token. Exponentials are in float32, all sums in float64, and the distribution is the
+same: the first token whose cumulative probability exceeds u. Draws within rounding of a boundary
+may differ.
 
-The cut of top-k and top-p is the largest value v for which enough tokens, or enough mass, lie at v
-or above: found by halving the range of float32's bit patterns, which rise with the value.
+The threshold of top-k and top-p is the largest value v such that enough tokens, or enough mass, are
+at v or above. It is found by bisection over the bit patterns of float32, which rise with the value.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-BLOCK = 8192  # tokens at a time: rows are few, so each must be read by many threads
-LEAST = 128  # of the smallest block
+BLOCK = 8192  # tokens at a time; rows are few, so many threads must read each
+LEAST = 128  # size of the smallest block
 ONE = 0x3F800000  # the bits of 1.0, the largest weight
 
 
 @triton.jit
 @no_type_check
 def _weights(row, start, size, forbidden, top, inverse_temperature, block: tl.constexpr):
-    """exp((logit - top) / temperature) of a block of tokens, 0 for what is no token."""
+    """exp((logit - top) / temperature) of a block of tokens; 0 for `forbidden` and padding."""
     tokens = start + tl.arange(0, block)
     real = (tokens < size) & (tokens != forbidden)
     logits = tl.load(row + tokens, mask=real, other=-float("inf")).to(tl.float32)
@@ -122,7 +123,7 @@ def _draw_kernel(
                     passed = (before + tl.cumsum(weights, 0) > target) & (weights > 0)
                     at = tl.where(passed, start + tl.arange(0, block), size)
                     first = tl.min(at, 0)
-                    # A scan may round to less than the sum: the block's last token is then it.
+                    # The scan may round to less than the sum; then take the block's last token.
                     last = tl.max(tl.where(weights > 0, start + tl.arange(0, block), 0), 0)
                     drawn = tl.where(first < size, first, last)
                     found += 1
@@ -138,9 +139,9 @@ def draw_tokens(
     top_p: float | None = None,
     forbidden: int = -1,
 ) -> tuple[Int64[Tensor, "N"], Bool[Tensor, "N"]]:
-    """One token per row for u in [0, 1), and which rows are broken (NaN, or nothing possible).
+    """One token per row for u in [0, 1), and which rows are invalid (NaN, or no possible token).
 
-    `forbidden` is an id that is no token, such as the mask's.
+    `forbidden` is an id that is never drawn, such as the mask.
     """
     count, size = logits.shape
     tokens = torch.empty(count, dtype=torch.int64, device=logits.device)

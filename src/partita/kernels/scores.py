@@ -1,4 +1,4 @@
-"""Cross-entropy and its slope of a chunk of logits, one program for each token."""
+"""Cross-entropy and its gradient for a chunk of logits, one program for each token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _score_kernel(
         real = (at < size) & (at != forbidden)
         values = tl.load(row + at, mask=real, other=-float("inf"))
         peak = tl.maximum(top, tl.max(values, 0))
-        level = tl.where(peak > -float("inf"), peak, 0.0)  # where nothing has been possible yet
+        level = tl.where(peak > -float("inf"), peak, 0.0)  # all logits so far may be -inf
         total = total * tl.exp(top - level) + tl.sum(tl.exp(values - level), 0)
         top = peak
     log_total = top + tl.log(total)
@@ -64,9 +64,9 @@ def score_rows(
     narrow: torch.dtype,
     wanted: bool,
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N W"] | None]:
-    """Nats of each row's target; if wanted, w (softmax - target) in the type `narrow`.
+    """Nats of each row's target; if `wanted`, the gradient w (softmax - target) as `narrow`.
 
-    There are `size` outputs, one for each of the first columns; the slope by others is 0.
+    The first `size` columns are outputs; the gradient by the others is 0.
     """
     count, width = logits.shape
     nats = torch.empty(count, dtype=logits.dtype, device=logits.device)

@@ -1,4 +1,4 @@
-"""Philox and the uniforms made of it in one kernel; in torch it is some two hundred."""
+"""Philox random numbers as uniforms in one kernel; in torch it takes about two hundred."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from partita.kernels.philox import MULTIPLIERS, ROUNDS, WEYL
 BLOCK = 1024
 
 
-@triton.jit(do_not_specialize=["step"])  # every step of a run has another
+@triton.jit(do_not_specialize=["step"])  # it changes with every step of a run
 @no_type_check
 def _uniform_kernel(
     positions,
@@ -36,9 +36,9 @@ def _uniform_kernel(
     block: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    there = at < count
-    a = tl.load(positions + at, mask=there, other=0).to(tl.uint32)
-    c = tl.load(samples + at, mask=there, other=0).to(tl.uint32)
+    valid = at < count
+    a = tl.load(positions + at, mask=valid, other=0).to(tl.uint32)
+    c = tl.load(samples + at, mask=valid, other=0).to(tl.uint32)
     b = tl.full((block,), step, tl.int64)
     if counted:
         b += tl.load(since)
@@ -55,7 +55,7 @@ def _uniform_kernel(
         first = first + tl.full((block,), weyl_a, tl.uint32)
         second = second + tl.full((block,), weyl_b, tl.uint32)
     bits = (a.to(tl.int64) << 21) | (b.to(tl.int64) >> 11)
-    tl.store(uniforms + at, bits.to(tl.float64) * 1.1102230246251565e-16, mask=there)  # 2^-53
+    tl.store(uniforms + at, bits.to(tl.float64) * 1.1102230246251565e-16, mask=valid)  # 2^-53
 
 
 def philox_uniforms(
@@ -66,9 +66,9 @@ def philox_uniforms(
     key: tuple[int, int],
     since: Int64[Tensor, ""] | None = None,
 ) -> Float64[Tensor, "*n"]:
-    """53-bit uniforms of these addresses; of every number the low 32 bits count.
+    """53-bit uniforms at the given addresses, of which the low 32 bits are used.
 
-    Steps are counted from `since`, a number in the GPU's memory.
+    The step is relative to `since`, a number in the GPU's memory.
     """
     found = torch.empty(positions.shape, dtype=torch.float64, device=positions.device)
     count = found.numel()

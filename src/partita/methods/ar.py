@@ -1,7 +1,7 @@
 """AR: the autoregressive baseline, p(x) = prod_l p(x_l | x_<l).
 
-A start token stands before every sequence (its id is free to choose, usually the vocabulary
-size), so the first token has a probability too and the likelihood is exact.
+A start token precedes every sequence (any id, usually the vocabulary size), so the first token has
+a probability too and the likelihood is exact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from partita.randomness import Noise
 
 @METHODS.register("ar")
 class AR(nn.Module, TextMethod, CausalModel):
-    """A causal network and its start token (the last input id unless told otherwise)."""
+    """A causal network and its start token (the last input id by default)."""
 
     about = About(
         paper="none: the autoregressive baseline, by the chain rule",
@@ -55,12 +55,12 @@ class AR(nn.Module, TextMethod, CausalModel):
 
     @classmethod
     def build(cls, network: TransformerOptions, tokens: int) -> AR:
-        """AR over a new network for ids 0..tokens-1; the start token is the id after them."""
+        """Build AR with a new network for ids 0..tokens-1; the start token's id is `tokens`."""
         return cls(new_network(network, cls.reads, vocab_size=tokens + 1))
 
     @property
     def mask_id(self) -> int:
-        """What stands at positions that are yet to come: the start token, never a real one."""
+        """The id at positions that are not generated yet: the start token, never a real one."""
         return self.start_id
 
     @property
@@ -69,15 +69,15 @@ class AR(nn.Module, TextMethod, CausalModel):
 
     @property
     def length(self) -> int:
-        """Longest sequence. The network reads the start token and all tokens but the last."""
+        """Longest sequence; the network reads the start token and all tokens but the last."""
         return self.network.config.length
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
-        """log p(next token): never the start token."""
+        """log p(next token), with no mass on the start token."""
         return subs(logits, self.start_id)
 
     def new_caches(self, batch: int) -> list[KeyValueCache]:
-        """Memory for `batch` sequences that are written from left to right."""
+        """Empty key-value caches for `batch` sequences."""
         return self.network.new_caches(batch)
 
     def following(
@@ -86,13 +86,13 @@ class AR(nn.Module, TextMethod, CausalModel):
         caches: list[KeyValueCache],
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B V"]:
-        """Read the next tokens; log p of the one that follows them."""
+        """Append tokens to the caches; log-probabilities of the token that follows them."""
         return self.log_probabilities(self.network.extend(tokens, caches, label))
 
     def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
-        """What the network reads to predict each token: the start token, then all but the last.
+        """The inputs from which each token is predicted: the start token, then all but the last.
 
-        Under a `PackedLayout` every sequence has a start token of its own.
+        Under a `PackedLayout` every sequence has its own start token.
         """
         if not isinstance(layout, PackedLayout):
             return F.pad(tokens[:, :-1], (1, 0), value=self.start_id)
@@ -107,15 +107,15 @@ class AR(nn.Module, TextMethod, CausalModel):
         noise: Noise | None = None,  # noqa: ARG002 - methods share one signature; this one draws none
         step: int = 0,  # noqa: ARG002
     ) -> Loss:
-        """-log p(x_l | x_<l) of every token: an exact likelihood, nothing is drawn.
+        """-log p(x_l | x_<l) of every token: the exact likelihood, without random noise.
 
         Under a `PackedLayout`, x_<l are the earlier tokens of the same sequence.
         """
         batch = check_batch(batch, self).padded_with(self.start_id)
         layout, queries = batch.layout(), places_of(batch.is_token, batch.tokens)
         read = self.shifted(batch.tokens, layout)
-        told = {"queries": queries, "label": batch.label, "layout": layout}
-        prediction = Prediction(self, ask(self, read, fused=True, **told), queries)
+        conditions = {"queries": queries, "label": batch.label, "layout": layout}
+        prediction = Prediction(self, ask(self, read, fused=True, **conditions), queries)
         return prediction.cross_entropy(batch, torch.ones(read.shape, device=read.device))
 
     def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002 - whatever they are

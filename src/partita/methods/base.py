@@ -1,4 +1,4 @@
-"""What a method owes: a loss to train by, and answers for samplers to work with."""
+"""The registry of methods, their descriptions, and the checks of what they are given."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ M = TypeVar("M", bound=type)
 
 
 class MethodRegistry(Registry[type[TextMethod]]):
-    """Methods by name. What one lacks is said when it is registered, not after training."""
+    """Methods by name. An incomplete method is refused when it is registered."""
 
     def register(self, name: str) -> Callable[[M], M]:
-        """Decorator for a class that is a `TextMethod` and has `build` and a known family."""
+        """Class decorator; the class must be a `TextMethod` with `build` and a known family."""
         add = super().register(name)
 
         def checked(method: M) -> M:
@@ -54,27 +54,27 @@ class MethodRegistry(Registry[type[TextMethod]]):
 
 
 METHODS = MethodRegistry("method")
-"""What a recipe can name."""
+"""The methods that a recipe can name."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a method is, for those who choose one; `partita methods` prints it."""
+    """A short description of a method, printed by `partita methods`."""
 
     paper: str
     """Title (authors, year)."""
     equation: str
-    """Where the paper has the loss."""
+    """The paper's equation of the loss."""
     loss: str
-    """What is minimised, in words."""
+    """What is minimized, in words."""
     data: str = "tokens"
-    """What it models: tokens, or something else too."""
+    """What it models: tokens, or also something else."""
     choices: Mapping[str, str] = field(default_factory=dict)
-    """What a recipe can choose, by its key under `method`, and what there is to choose from."""
+    """The options of a recipe, by key under `method`, and the values of each."""
 
 
 def check_batch(batch: Batch, model: Model) -> Batch:
-    """The batch, unless no method can learn from it: wrong sizes, wrong ids, masks in the data."""
+    """Return the batch; refuse it if its sizes or ids are wrong, or its data has masks."""
     given = type(batch).__name__
     problem, remedy = f"must be a Batch, got {given}", "give partita.Batch.of(tokens)"
     require(isinstance(batch, Batch), "batch", problem, remedy)
@@ -93,7 +93,7 @@ def check_batch(batch: Batch, model: Model) -> Batch:
 
 
 def check_ids(real: Tensor, model: Model, argument: str) -> None:
-    """Refuse ids that are no token of the model's: out of range, or the mask."""
+    """Refuse ids that are out of range, or the mask."""
     if real.numel() == 0:
         return
     low, high = int(real.min()), int(real.max())

@@ -1,8 +1,8 @@
 """MDLM with complementary masking: an ablation of PGM (Deschenaux et al., 2025, section 5.3).
 
-The loss is PGM's (`pgm.py`), the network one with masks: every sequence is seen twice, with group 1
-masked and with group 0 masked. It isolates what PGM gains from learning from both groups, at twice
-the cost of MDLM.
+The loss is PGM's (`pgm.py`), but the network reads masks: it processes every sequence twice, with
+group 1 masked and with group 0 masked. This isolates what PGM gains from learning from both groups,
+at twice the cost of MDLM.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What models owe to samplers, training and evaluation: one base class for each kind of model.
+"""Base classes of models: what samplers, training and evaluation need from each kind.
 
-A class says what it is by its base classes, and what it can do by class attributes whose defaults
-are here. Data members without a default are declared for type checkers alone, so that a subclass
-may bring each of them as an attribute, a class attribute or a property.
+A class declares its kind by its base classes, and its capabilities by class attributes whose
+defaults are here. Data members without a default are declared for type checkers only, so that a
+subclass may define each as an attribute, a class attribute or a property.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """What `sample` needs to know of any model."""
+    """What `sample` needs to know about any model."""
 
     family: ClassVar[str]
-    """Which samplers fit: a name in `FAMILIES`, that of the base class which it derives from."""
+    """Which samplers fit: the name in `FAMILIES` of the base class that it derives from."""
     whole_texts: ClassVar[bool] = False
-    """Whether texts have any length and ends of their own.
+    """Whether the model generates the length of a text too.
 
-    Such a text is read, scored and written as a whole: no part of it stands for it.
+    Such texts are read, scored and written whole, never cut into parts.
     """
 
     if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class Model:
 
         @property
         def mask_id(self) -> int:
-            """An input id that no real token has; it stands for a hidden one."""
+            """The input id of a hidden token; no real token has it."""
 
     @property
     def sizes(self) -> NetworkConfig:
-        """The sizes of its network; those of none, if it has no network."""
+        """The sizes of its network; `NO_NETWORK` if it has none."""
         parts = self.children() if isinstance(self, nn.Module) else vars(self).values()
         return next((part.config for part in parts if isinstance(part, AnyNetwork)), NO_NETWORK)
 
@@ -69,10 +69,10 @@ class Model:
 NO_NETWORK = NetworkConfig()
 P = TypeVar("P", bound=type[Model])
 FAMILIES: Registry[type[Model]] = Registry("family")
-"""The base class of each family: what its samplers need. A family shares samplers.
+"""The base class of each family of models; the models of a family share their samplers.
 
-Above, each layer adds its part by the family's name: a default sampler (`samplers/base.py`), and
-what guidance does to its models (`samplers/guided_models.py`).
+Higher layers register more by the family's name: a default sampler (`samplers/base.py`), and the
+guided form of a model (`samplers/guided_models.py`).
 """
 
 
@@ -88,31 +88,31 @@ def family(name: str) -> Callable[[P], P]:
 
 
 class TextMethod(Model, Recordable, ABC):
-    """A model with a loss whose nats are a likelihood bound, or the likelihood itself."""
+    """A method for tokens, whose loss is a bound on the likelihood or the exact likelihood."""
 
     about: ClassVar[About | None] = None
-    """What it is, for those who choose one."""
+    """Its description."""
     exact: ClassVar[bool] = False
-    """Whether the loss is the likelihood itself, and nothing is drawn for it."""
+    """Whether the loss is the exact likelihood, without random noise."""
     reads: ClassVar[str] = "tokens"
-    """What it asks of its network (`networks/kinds.py`): tokens, groups, or something else."""
+    """What its network reads (`networks/kinds.py`): tokens, groups, or something else."""
     default_rows: ClassVar[str] = "packed"
-    """How documents become rows, unless a recipe says it: a name in `ROWS`."""
+    """How documents become rows by default: a name in `ROWS`."""
     partitions: ClassVar[bool] = False
-    """Whether its network reads groups, not masks."""
+    """Whether its network reads groups instead of masks."""
     reads_padding: ClassVar[bool] = True
-    """Whether tokens read padding, unless a layout keeps it apart."""
+    """Whether tokens attend to padding, unless a layout excludes it."""
     passes: ClassVar[int] = 1
-    """How often its network runs over a token, in a step of training."""
+    """How often its network processes each token in a training step."""
     undecayed: ClassVar[tuple[str, ...]] = ()
-    """Names of parameters that weight decay leaves alone."""
+    """Names of parameters without weight decay."""
     plain_softmax: ClassVar[bool] = False
-    """Whether `log_probabilities` is the softmax of all outputs but the mask, which kernels know.
+    """Whether `log_probabilities` is the softmax of all outputs but the mask, as in the kernels.
 
-    It holds for that function: a subclass with one of its own says it anew.
+    A subclass that overrides that function has to declare it again.
     """
     all_positions: ClassVar[bool] = False
-    """Whether the loss queries the network at every position, so that none has to be found."""
+    """Whether the loss queries the network at every position."""
     everywhere: bool | None = None
     """Whether the loss queries visible positions too; None: on GPUs, if the head is small."""
 
@@ -127,23 +127,23 @@ class TextMethod(Model, Recordable, ABC):
 
     @property
     def is_bounding(self) -> bool:
-        """Whether the nats of the loss are those of a bound."""
+        """Whether the nats of the loss are a bound on the likelihood."""
         return True
 
     def bound_ends(self, corruption: Corruption | None = None) -> float:  # noqa: ARG002 - for those with a schedule
-        """Nats per token that a bound has beside the loss: prior and reconstruction."""
+        """Nats per token to add to the loss for a bound: prior and reconstruction terms."""
         return 0.0
 
     def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002 - unless known
-        """Whether the loss of such tokens waits for a GPU, as `nonzero` and `item` do."""
+        """Whether computing the loss waits for the GPU, as `nonzero` and `item` do."""
         return True
 
 
 @family("masked")
 class Denoiser(Model, ABC):
-    """A model that answers questions: given what is revealed, what stands at these positions?
+    """A model that predicts the tokens at queried positions, given the revealed tokens.
 
-    This is all that the samplers of the masked family know of a model.
+    Samplers of the masked family use a model only through this interface.
     """
 
     if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Denoiser(Model, ABC):
 
         @property
         def schedule(self) -> Schedule:
-            """The schedule that the model learned under."""
+            """The schedule that the model was trained with."""
 
     @abstractmethod
     def predict(
@@ -166,16 +166,16 @@ class Denoiser(Model, ABC):
         time: Float[Tensor, "B"] | None = None,
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "N V"]:
-        """Log-probabilities of the tokens at the (row, position) pairs; the mask's is -inf."""
+        """Log-probabilities of all tokens at the (row, position) pairs; the mask's is -inf."""
 
 
 @family("causal")
 class CausalModel(Model, ABC):
-    """A model that reads from left to right, and keeps what it has read."""
+    """A model that reads from left to right, with a key-value cache."""
 
     @abstractmethod
     def new_caches(self, batch: int) -> list[KeyValueCache]:
-        """Memory for `batch` sequences that are written from left to right."""
+        """Empty key-value caches for `batch` sequences."""
 
     @abstractmethod
     def following(
@@ -184,28 +184,29 @@ class CausalModel(Model, ABC):
         caches: list[KeyValueCache],
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B V"]:
-        """Read the next tokens; log p of the one that follows them."""
+        """Append tokens to the caches; log-probabilities of the token that follows them."""
 
     @abstractmethod
     def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
-        """What the model reads to predict each token: a start token, then all but the last."""
+        """The inputs from which each token is predicted: a start token, then all but the last."""
 
 
 @family("chain")
 class Chain(Model, ABC):
-    """A model whose reverse process moves whole states from t to s, whatever tokens they hold.
+    """A model whose reverse process is a Markov chain in which any position may change.
 
-    Its network predicts the clean tokens (the mean); the process makes a step of that.
+    Its network predicts the clean tokens (the mean); the process turns that into a step from t
+    to s.
     """
 
     @property
     def steps(self) -> int | None:
-        """How many steps the chain has; None if its time is continuous."""
+        """Number of steps of the chain; None if time is continuous."""
         return None
 
     @abstractmethod
     def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
-        """The probabilities of every state at time 1, where the process ends."""
+        """The distribution of each position's state at time 1, where sampling starts."""
 
     @abstractmethod
     def log_mean(
@@ -224,22 +225,22 @@ class Chain(Model, ABC):
         s: Float[Tensor, "B"],
         t: Float[Tensor, "B"],
     ) -> Float[Tensor, "B L S"]:
-        """p(z_s | z_t) for s < t, given the prediction at t."""
+        """p(z_s | z_t) for s < t, given the prediction at time t."""
 
 
 @family("score")
 class ScoreModel(Model, ABC):
-    """A model of ratios of probabilities: all that the samplers of scores know of one."""
+    """A model of scores, which are ratios of probabilities, for score-based samplers."""
 
     if TYPE_CHECKING:
 
         @property
         def graph(self) -> Graph:
-            """The chain that noises a position."""
+            """The Markov chain that adds noise to each position."""
 
         @property
         def schedule(self) -> Schedule:
-            """The schedule that the model learned under; sigma = -log alpha."""
+            """The schedule that the model was trained with; sigma = -log alpha."""
 
     @abstractmethod
     def log_score(
@@ -255,13 +256,13 @@ class ScoreModel(Model, ABC):
 
 @family("gaussian")
 class EmbeddingModel(Model, ABC):
-    """A model of tokens as vectors with Gaussian noise: what the samplers of those know of one."""
+    """A model of tokens as vectors with Gaussian noise, for the samplers of Gaussian diffusion."""
 
     if TYPE_CHECKING:
 
         @property
         def process(self) -> GaussianProcess:
-            """What the noise does to vectors."""
+            """The Gaussian process that adds noise to the vectors."""
 
     @abstractmethod
     def vectors(self) -> Float[Tensor, "V D"]:
@@ -278,12 +279,12 @@ class EmbeddingModel(Model, ABC):
 
     @abstractmethod
     def clean(self, log_probs: Float[Tensor, "B L V"]) -> Float[Tensor, "B L D"]:
-        """The mean vector of such laws."""
+        """The expected vector at each position, under these distributions of tokens."""
 
 
 @family("flexible")
 class FlexibleModel(Model, ABC):
-    """A model of texts of any length: all that the sampler `insertion` knows of one."""
+    """A model of texts of any length, for the sampler `insertion`."""
 
     whole_texts = True
 
@@ -291,11 +292,11 @@ class FlexibleModel(Model, ABC):
 
         @property
         def process(self) -> Interpolant:
-            """The schedules."""
+            """The schedules of insertion and unmasking."""
 
         @property
         def end_id(self) -> int:
-            """What fills up rows of shorter texts."""
+            """The id that fills up the rows of shorter texts."""
 
     @abstractmethod
     def ask(
@@ -305,4 +306,4 @@ class FlexibleModel(Model, ABC):
         queries: Int64[Tensor, "M"],
         label: Int64[Tensor, "B"] | None = None,
     ) -> tuple[Float[Tensor, "M V"], Answer]:
-        """Log-probabilities at some masks of the packed texts, and what gaps are missing."""
+        """Log-probabilities at the queried masks, and how many tokens each gap is missing."""

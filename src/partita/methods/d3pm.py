@@ -1,7 +1,7 @@
 """D3PM: Structured Denoising Diffusion Models in Discrete State-Spaces (Austin et al., 2021).
 
-Each token moves on its own through T steps of a Markov chain; a network sees all of the noisy
-tokens and predicts the clean ones. Distributions over states are row vectors.
+Each token moves independently through T steps of a Markov chain; a network reads all noisy tokens
+and predicts the clean ones. Distributions over states are row vectors.
 
     one step      q(z_t | z_(t-1))    = z_(t-1) Q_t                                        (eq. 2)
     one shot      q(z_t | x)          = x Q_1 ... Q_t                                      (eq. 3)
@@ -12,12 +12,12 @@ tokens and predicts the clean ones. Distributions over states are row vectors.
     loss          L_vb + lambda sum_t -E log p~(x | z_t)                                   (eq. 5)
 
 The chains are in `processes/transitions.py`, the amounts of noise in `processes/betas.py`.
-Equation 4 holds for any steps s < t with Q_(s+1) ... Q_t in the place of Q_t: that is how fewer
-than T steps sample. It multiplies the prediction by q(z_t | x), so what the network learns to give
-is the law of a token given the *other* tokens of z_t. The authors' code takes p~ itself for the
-last step, p(x | z_1); `last_step="prediction"` does that. The cross-entropy of eq. 5 asks for
-another law, that given *all* of z_t. The two are the same for masks, which say nothing of what they
-hide; for other chains they pull in different directions, and lambda is 0 unless given.
+Equation 4 holds for any steps s < t with Q_(s+1) ... Q_t in place of Q_t; this allows sampling in
+fewer than T steps. It multiplies the prediction by q(z_t | x), so the network learns the
+distribution of a token given the *other* tokens of z_t. The authors' code takes p~ itself for the
+last step, p(x | z_1); `last_step="prediction"` does that. The cross-entropy of eq. 5 fits a
+different distribution, that given *all* of z_t. The two are the same for masks, which carry no
+information on what they hide; for other chains they conflict, and lambda is 0 by default.
 
 With an absorbing chain, equation 4 copies visible tokens, and the bound is MDLM's of T steps.
 """
@@ -61,7 +61,7 @@ def posterior(
     s: Int64[Tensor, "B"],
     t: Int64[Tensor, "B"],
 ) -> Float[Tensor, "B L K"]:
-    """q(z_s | z_t, x) for steps s < t (eq. 3); z_t must be possible."""
+    """q(z_s | z_t, x) for steps s < t (eq. 3); z_t must have positive probability given x."""
     start = torch.zeros_like(s)
     joint = transition.columns(z_t, s, t) * transition.rows(x, start, s)
     return joint / transition.entries(x, z_t, start, t)[..., None]
@@ -76,8 +76,8 @@ def reverse(
 ) -> Float[Tensor, "B L K"]:
     """p(z_s | z_t) with p~ = mean (eq. 4).
 
-    A state that the mean holds for impossible stays: a visible token of an absorbing chain does
-    so in any case, and may have a mean that is 0 in the precision at hand.
+    A state z_t with probability 0 under the mean stays unchanged. (A visible token of an absorbing
+    chain never changes, but its mean may underflow to 0.)
     """
     joint = transition.columns(z_t, s, t).mul_(transition.push(mean, s))
     total = joint.sum(-1, keepdim=True)
@@ -90,10 +90,9 @@ def reverse(
 
 @METHODS.register("d3pm")
 class D3PM(nn.Module, TextMethod, Chain):
-    """A network that predicts clean tokens, and the chain that it reverses.
+    """A network that predicts clean tokens, and the Markov chain that it reverses.
 
-    The network has an input id for the mask, the last one, whatever the transition: padding is
-    shown as that.
+    For every transition the network's last input id is the mask, which also stands for padding.
     """
 
     about = About(
@@ -126,8 +125,8 @@ class D3PM(nn.Module, TextMethod, Chain):
     ) -> None:
         """`transition` and `betas` are names or objects; the betas default to the paper's.
 
-        `hybrid` is lambda of eq. 5: 0.01 for an absorbing chain, else 0, unless given. Own matrices
-        [T, K, K] are over the real tokens, or over these and the mask.
+        `hybrid` is lambda of eq. 5, by default 0.01 for an absorbing chain and 0 for others. Custom
+        matrices [T, K, K] are over the real tokens, with or without the mask.
         """
         super().__init__()
         _check_network(network)
@@ -161,7 +160,7 @@ class D3PM(nn.Module, TextMethod, Chain):
         hybrid: float | None = None,
         last_step: str = "posterior",
     ) -> D3PM:
-        """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
+        """Build the method with a new network for ids 0..tokens-1; the mask id is `tokens`."""
         sizes = {"vocab_size": tokens + 1, "output_size": tokens, "time": True}
         return cls(
             new_network(network, cls.reads, **sizes),
@@ -189,17 +188,17 @@ class D3PM(nn.Module, TextMethod, Chain):
     def _predict(
         self, z: Tensor, t: Tensor, label: Tensor | None, layout: Layout = DENSE
     ) -> Float[Tensor, "B L V"]:
-        """log p~(x | z_t), never the mask; the network is told t / T."""
+        """log p~(x | z_t) without the mask; the network is conditioned on t / T."""
         queries = places_of(None, z)
-        told = {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
+        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = (TIME_SCALE * t.double() / self.steps).float()
-        logits = self.network(z, queries=queries, scalar=scalar, label=label, **told)
+        logits = self.network(z, queries=queries, scalar=scalar, label=label, **options)
         return subs(logits, self.mask_id)[:, : self.mask_id].view(*z.shape, -1)
 
     # The loss -------------------------------------------------------------------------------------
 
     def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
-        """A step t for each row, spread evenly over 1..T; z_t from q(z_t | x); eq. 5 at t."""
+        """Draw a step t for each row, evenly over 1..T, and z_t from q(z_t | x); eq. 5 at t."""
         batch = check_batch(batch, self).padded_with(0)
         t = even_steps(noise, step, batch.size, self.steps)
         positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
@@ -207,14 +206,14 @@ class D3PM(nn.Module, TextMethod, Chain):
         return self.loss_given(batch, Noised(self.transition.draw(batch.tokens, t, u), t))
 
     def loss_given(self, batch: Batch, drawn: Noised) -> Loss:
-        """The loss at states that are already drawn, T times the term of step t.
+        """The loss at given states: T times the term of step t.
 
-        `per_token` is the bound alone, `cross_entropy` that of the clean token; the objective has
-        both, the second times lambda.
+        `per_token` is the bound, `cross_entropy` that of the clean token; the objective is the
+        first plus lambda times the second.
         """
         x, real, (z_t, t) = batch.tokens, batch.real, drawn
-        shown = torch.where(real, z_t, self.mask_id)
-        log_mean = self._predict(shown, t, batch.label, batch.layout())
+        padded = torch.where(real, z_t, self.mask_id)
+        log_mean = self._predict(padded, t, batch.label, batch.layout())
         clean = -log_mean.gather(-1, x[..., None])[..., 0]
         nats = self.transition.divergence(log_mean, x, z_t, t - 1, t)
         if self.last_step == "prediction":
@@ -237,7 +236,7 @@ class D3PM(nn.Module, TextMethod, Chain):
         time: Float[Tensor, "B"],
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L V"]:
-        """log p~(x | z_t) at the step that is nearest to the time."""
+        """log p~(x | z_t) at the step nearest to the given time."""
         return self._predict(tokens, self._step(time), label)
 
     def step(
@@ -247,7 +246,7 @@ class D3PM(nn.Module, TextMethod, Chain):
         s: Float[Tensor, "B"],
         t: Float[Tensor, "B"],
     ) -> Float[Tensor, "B L K"]:
-        """p(z_s | z_t) between the nearest steps; where both are the same, nothing moves."""
+        """p(z_s | z_t) for the steps nearest to s and t; if they are the same, nothing changes."""
         before, after = self._step(t), self._step(s)
         mean = log_mean.exp()
         moved = reverse(self.transition, mean, tokens, after, before)
@@ -261,7 +260,7 @@ class D3PM(nn.Module, TextMethod, Chain):
 
 
 def _check_network(network: Network) -> None:
-    """Refuse a network that cannot see both sides, or is not told the time."""
+    """Refuse a network that is causal, or not conditioned on the time."""
     check_bidirectional(network)
     check_timed(network)
     real, outputs = network.config.vocab_size - 1, network.config.outputs

@@ -44,10 +44,10 @@ VARIANCES = ("small", "large")
 
 
 class DDPM(nn.Module):
-    """A network (x_t, t) -> the same shape, over a Gaussian process.
+    """Gaussian diffusion with a network that maps (x_t, t) to the shape of x_t.
 
-    The network is called as `network(x, t)` with t int64 in 1..T, one for each row, and as
-    `network(x, t, label)` where labels are given.
+    The network is called as `network(x, t)` with t int64 in 1..T, one for each row, or as
+    `network(x, t, label)` if labels are given.
     """
 
     def __init__(
@@ -62,8 +62,7 @@ class DDPM(nn.Module):
     ) -> None:
         """Data take `levels` equally spaced values from -1 to 1, or any value for None.
 
-        `levels` matters for the bound alone: with them it is one on a probability, in bits per
-        dimension; without, on a density.
+        `levels` affects only the bound: with levels it bounds a probability, without a density.
         """
         super().__init__()
         self.network = network
@@ -80,23 +79,23 @@ class DDPM(nn.Module):
 
     @property
     def classes(self) -> int:
-        """Number of class labels that the network reads; 0 for any function without `classes`."""
+        """Number of class labels of the network; 0 if it has no attribute `classes`."""
         return getattr(self.network, "classes", 0)
 
     def clean(self, x_t: State, t: Steps, label: Int64[Tensor, "B"] | None = None) -> State:
-        """x_0^theta, whatever it is that the network predicts."""
-        answer = self._ask(x_t, t, label)
+        """x_0^theta, computed from whichever quantity the network predicts."""
+        output = self._output(x_t, t, label)
         if self.prediction == "noise":
-            return self.process.clean_of_noise(x_t, t, answer)
+            return self.process.clean_of_noise(x_t, t, output)
         if self.prediction == "velocity":
-            return self.process.clean_of_velocity(x_t, t, answer)
-        return answer
+            return self.process.clean_of_velocity(x_t, t, output)
+        return output
 
-    def _ask(self, x_t: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
+    def _output(self, x_t: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
         return self.network(x_t, t) if label is None else self.network(x_t, t, label)
 
     def reverse_variance(self, s: Steps, t: Steps) -> Float[Tensor, "B"]:
-        """sigma^2 of the step from t to s. No sampler adds noise where s = 0."""
+        """sigma^2 of the step from t to s. Samplers add no noise in the step to s = 0."""
         if self.variance == "large":
             return self.process.lost(s, t)
         return self.process.posterior_variance(s, t)
@@ -112,19 +111,19 @@ class DDPM(nn.Module):
         batch: int | None = None,
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B"]:
-        """L_simple (eq. 14) of each row, as a mean over its numbers: no bound, but what to train.
+        """L_simple (eq. 14) of each row, averaged over its numbers: a training loss, not a bound.
 
-        The target is what the network predicts. `noise.samples` numbers the rows in a global batch
-        of `batch` rows, over which t is spread evenly.
+        The target is the quantity that the network predicts. `noise.samples` numbers the rows in a
+        global batch of `batch` rows, over which t is spread evenly.
         """
         _check(x_0)
         t = even_steps(noise, step, batch or len(x_0), self.process.steps)
         epsilon = gaussian(noise, Purpose.MASK, step, x_0)
-        answer = self._ask(self.process.marginal(x_0, t, epsilon), t, label)
+        output = self._output(self.process.marginal(x_0, t, epsilon), t, label)
         target = {"noise": epsilon, "clean": x_0}.get(self.prediction)
         if target is None:
             target = self.process.velocity(x_0, t, epsilon)
-        return ((target - answer) ** 2).flatten(1).mean(1)
+        return ((target - output) ** 2).flatten(1).mean(1)
 
     def bound(
         self,
@@ -135,7 +134,7 @@ class DDPM(nn.Module):
         batch: int | None = None,
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B"]:
-        """An unbiased estimate of L (eq. 5) of each row in nats, by one t of the sum."""
+        """An unbiased estimate of L (eq. 5) of each row in nats, from one random t."""
         _check(x_0)
         t = even_steps(noise, step, batch or len(x_0), self.process.steps)
         term = self.term(x_0, t, gaussian(noise, Purpose.MASK, step, x_0), label)
@@ -144,9 +143,9 @@ class DDPM(nn.Module):
     def all_terms(
         self, x_0: State, noise: Noise, label: Int64[Tensor, "B"] | None = None
     ) -> Float[Tensor, "B terms"]:
-        """L_0, ..., L_{T-1} and L_T (eq. 5) of each row in nats, with noise of its own for each t.
+        """L_0, ..., L_{T-1} and L_T (eq. 5) of each row in nats, with independent noise for each t.
 
-        Their sum is an estimate of L with far less variance than `bound` has, for T calls.
+        Their sum estimates L with far less variance than `bound`, at the cost of T network calls.
         """
         terms = []
         for number in range(1, self.process.steps + 1):
@@ -155,16 +154,16 @@ class DDPM(nn.Module):
         return torch.stack([*terms, self.prior_term(x_0)], dim=1)
 
     def prior_term(self, x_0: State) -> Float[Tensor, "B"]:
-        """L_T: what the start of the reverse process misses of q(x_T | x_0)."""
+        """L_T, the divergence of q(x_T | x_0) from the prior p(x_T)."""
         return self.process.prior_nats(x_0).flatten(1).sum(1)
 
     def term(
         self, x_0: State, t: Steps, epsilon: State, label: Int64[Tensor, "B"] | None = None
     ) -> Float[Tensor, "B"]:
-        """L_{t-1} of each row in nats, at the x_t that epsilon makes: L_0 where t = 1."""
+        """L_{t-1} of each row in nats, at the x_t made from x_0 and epsilon."""
         x_t = self.process.marginal(x_0, t, epsilon)
         predicted = self.clean(x_t, t, label)
-        # Where t = 1 the posterior is a point, and a decoder stands in for the divergence.
+        # At t = 1 the posterior is a point, and the decoder's term replaces the divergence.
         later = t.clamp(min=2)
         s = later - 1
         divergence = normal_nats(
@@ -192,7 +191,7 @@ class DDPM(nn.Module):
 
 
 def _check(x_0: Tensor) -> None:
-    """Whole numbers would have whole noise."""
+    """Refuse integers: noise of their type would be rounded."""
     problem = f"must be a tensor of floating-point numbers, got {x_0.dtype}"
     require(x_0.is_floating_point(), "x_0", problem, "scale it to [-1, 1]")
 

@@ -1,24 +1,24 @@
 """DDPM on token embeddings, the continuous baseline for text (after Diffusion-LM: Li et al., 2022).
 
-Tokens w become vectors e(w) of D numbers, and those go through the process of `gaussian.py`. A
-reverse chain of vectors ends in a rounding, p(w | x_1), so the bound is one on the tokens
-themselves, comparable with any other method's:
+Tokens w are embedded as vectors e(w) of D numbers, to which the process of `gaussian.py` adds
+noise. The reverse chain of vectors ends in a rounding step, p(w | x_1), so the bound is one on the
+tokens themselves and comparable with that of any other method:
 
     -log p(w) <= KL(q(x_T | e(w)) || N(0, I))
                  + sum_{t>1} KL(q(x_{t-1} | x_t, e(w)) || q(x_{t-1} | x_t, x_0^theta))
                  - E log p(w | x_1)
 
-Steps are counted as in DDPM: what Diffusion-LM calls x_0, an embedding with a little noise, is x_1
-here, and its rounding term -log p(w | x_0) is the last line.
+Steps are counted as in DDPM: Diffusion-LM's x_0, an embedding with a little noise, is x_1 here, and
+its rounding term -log p(w | x_0) is the last line.
 
-The network predicts tokens rather than vectors. Its logits are a prior, to which the evidence of
+The network predicts tokens rather than vectors. Its logits are a prior, to which the evidence from
 the position's own vector is added (as in Plaid: Gulrajani and Hashimoto, 2023):
 
     p(w_l | x_t) ~ exp(logits_l) N(x_{t,l}; sqrt(abar_t) e(w_l), (1 - abar_t) I)
     x_0^theta    = sum_w p(w_l | x_t) e(w)
 
-so that a network whose logits are all 0 is the exact denoiser of independent, uniform tokens, the
-prediction always lies among the embeddings, and p(w | x_1) needs no parameters of its own.
+So a network whose logits are all 0 is the exact denoiser of independent, uniform tokens, the
+prediction is always a mean of embeddings, and p(w | x_1) needs no parameters of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STEPS = 1000
 
 
 class Diffused(NamedTuple):
-    """The step of each row, and the address of the noise of every vector."""
+    """The step t of each row, and the noise generator with the address to draw from."""
 
     t: Int64[Tensor, "B"]
     noise: Noise
@@ -59,7 +59,7 @@ class Diffused(NamedTuple):
 
 @METHODS.register("ddpm")
 class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
-    """Gaussian diffusion of embeddings, with a network that predicts tokens from vectors."""
+    """Gaussian diffusion of token embeddings; the network predicts tokens from noisy vectors."""
 
     about = About(
         paper="Denoising Diffusion Probabilistic Models (Ho et al., 2020), on embeddings",
@@ -86,10 +86,10 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         steps: int = STEPS,
         learned: bool = True,
     ) -> None:
-        """`learned` embeddings move with the bound; others stay as they were drawn.
+        """With `learned`, embeddings are trained by the bound; else they stay as initialized.
 
-        Embeddings have length sqrt(D), so a coordinate has about the variance of the noise: what
-        can be learned is where they point.
+        Embeddings have length sqrt(D), so that a coordinate has about the variance of the noise;
+        only their directions are learned.
         """
         super().__init__()
         require(
@@ -115,7 +115,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         dimensions: int = DIMENSIONS,
         learned: bool = True,
     ) -> EmbeddingDDPM:
-        """The method over a new network for ids 0..tokens-1."""
+        """Build the method with a new network for ids 0..tokens-1."""
         options = schedule_options or {}
         problem, takes = "steps are no option of the schedule", "give method.options.steps"
         require("steps" not in options, "schedule", problem, takes)
@@ -135,7 +135,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
 
     @property
     def mask_id(self) -> int:
-        """What samplers write where nothing is known yet: the id after the last token."""
+        """The id of positions that are not generated yet: the id after the last token."""
         return self.tokens
 
     @property
@@ -159,9 +159,9 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         """log p(w_l | x_t) at every position."""
         scalar = (TIME_SCALE / self.process.steps * t).float()
         logits = self.network(x_t, scalar=scalar, label=label, layout=layout).float()
-        # |e(w)| is the same for all w, so of the normal density a scalar product is left.
+        # |e(w)| is the same for all w, so the normal density reduces to a scalar product.
         scale = self.process.signal(t).sqrt() / self.process.variance(t)
-        with torch.autocast(x_t.device.type, enabled=False):  # near t = 0 it is large, and decides
+        with torch.autocast(x_t.device.type, enabled=False):  # near t = 0 it is large and dominates
             evidence = scale.float()[:, None, None] * (x_t.float() @ self.vectors().T)
         log_probs: Tensor = (logits + evidence).log_softmax(-1)
         return log_probs
@@ -172,7 +172,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
             return log_probs.float().exp() @ self.vectors()
 
     def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
-        """The bound above by one t of the sum, drawn uniformly: what trains and what evaluates.
+        """The bound above, estimated from one t per row; used for training and evaluation.
 
         `noise.samples` numbers the rows in a global batch, over which t is spread evenly. Padding
         is a vector of 0 and never counts.
@@ -181,7 +181,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         return self.loss_given(batch, Diffused(t, noise, step))
 
     def loss_given(self, batch: Batch, drawn: Diffused) -> Loss:
-        """The same at given steps: its mean over t = 1..T is the bound."""
+        """The same for given steps t; its mean over t = 1..T is the bound."""
         t, real = drawn.t, batch.real
         tokens = batch.padded_with(0).tokens
         e = self.vectors()[tokens]
@@ -190,7 +190,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         seen = torch.where(real[..., None], x_t, 0)
         log_probs = self.log_probabilities(seen, t, batch.label, layout=batch.layout())
         rounding = -log_probs.gather(-1, tokens[..., None])[..., 0]
-        later = t.clamp(min=2)  # where t = 1 the rounding stands in for the divergence
+        later = t.clamp(min=2)  # at t = 1 the rounding term replaces the divergence
         weight = self.process.divergence_weight(later - 1, later).float()[:, None]
         divergence = weight * ((e - self.clean(log_probs)) ** 2).sum(-1)
         term = torch.where((t == 1)[:, None], rounding, divergence)

@@ -1,6 +1,6 @@
 """GenMD4: masking schedules that depend on the token and are learned (Shi et al., 2024, section 6).
 
-Every real token i has a schedule of its own, with a learned exponent:
+Every real token i has its own schedule, with a learned exponent:
 
     alpha_t,i = 1 - t^(w_i),    w = softplus(raw)
 
@@ -28,14 +28,14 @@ baseline. Without that part every exponent would fall to 0.
 
 Times are not drawn uniformly: a token is hidden with probability t^w and then costs w/t, which has
 infinite variance for w <= 1, and for small w nearly all of it comes from times too small to be ever
-drawn. Half of the times have the density c t^(c-1) with c = min w / 2 instead, and all are weighed
-by the density of both halves together: the variance is finite whatever w becomes. Where w is small
-those times are below the smallest number, so their logarithm is kept beside them. The network reads
-such a time as 0.
+drawn. Half of the times have the density c t^(c-1) with c = min w / 2 instead, and all are weighted
+by the density of the mixture; the variance is then finite for every w. If w is small, such times
+are below the smallest floating-point number, so their logarithm is kept too. The network reads such
+a time as 0.
 
-The reference implementation draws uniform times and stays away from the ends: with
-alpha_t,i = 1 - (1 - eps) t^(w_i) and times in [t1, 1], tokens that are hidden at t1 are guessed
-from the schedules. Here eps = t1 = 0 unless given.
+The reference implementation draws uniform times and avoids the ends: with alpha_t,i = 1 - (1 - eps)
+t^(w_i) and times in [t1, 1], tokens that are hidden at t1 are guessed from the schedules. Here
+eps = t1 = 0 by default.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from partita.networks.options import TransformerOptions
 from partita.processes.draws import CrowdedTimes, crowded_times, even_times, positive_time
 from partita.randomness import Noise, Purpose
 
-SECOND_MASK = 1 << 23  # the second mask's bit in the number of the noise's stream
+SECOND_MASK = 1 << 23  # bit of the stream number from which the second mask is drawn
 Masks = tuple[Bool[Tensor, "B L"], Bool[Tensor, "B L"]]
 
 
@@ -72,26 +72,26 @@ class MaskedTwice(NamedTuple):
     masks: Masks
     t: Float[Tensor, "B"]
     log_t: Float[Tensor, "B"] | None = None
-    """Has to be given where t is too small for a number."""
+    """Required if t underflows."""
     share: Float[Tensor, "B"] | None = None
-    """t times the density that t was drawn from: uniform on [t1, 1] unless given."""
+    """t times the density that t was drawn from; by default uniform on [t1, 1]."""
 
 
 def surplus(
     log_mean: Float[Tensor, "N V"], x: Int64[Tensor, "N"], w: Float[Tensor, "V"]
 ) -> Float[Tensor, "N"]:
-    """sum_j (w_j - w_x) mu_j, what eq. 12 has beside the cross-entropy.
+    """sum_j (w_j - w_x) mu_j, the term of eq. 12 beside the cross-entropy.
 
-    Exponents are taken from the middle of their range, so that equal ones cancel exactly. (No
-    matrix product: autocast would make it one of low precision.)
+    Exponents are centered on the middle of their range, so that equal ones cancel exactly. (No
+    matrix product, which autocast would run in low precision.)
     """
-    centred = w - (w.amin() + w.amax()).detach() / 2
-    return (log_mean.exp() * centred).sum(-1) - centred[x]
+    centered = w - (w.amin() + w.amax()).detach() / 2
+    return (log_mean.exp() * centered).sum(-1) - centered[x]
 
 
 @METHODS.register("genmd4")
 class GenMD4(nn.Module, TextMethod, Chain):
-    """Masked diffusion whose schedules depend on the token and are learned."""
+    """Masked diffusion with a learned masking schedule for every token of the vocabulary."""
 
     about = About(
         paper="Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024)",
@@ -112,7 +112,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
     def __init__(
         self, network: Network, *, exponent: float = 1.0, eps: float = 0.0, t1: float = 0.0
     ) -> None:
-        """The mask is the id after the tokens that the network predicts; all w start alike."""
+        """All exponents start at `exponent`; the mask is the id after the predicted tokens."""
         super().__init__()
         require_positive(exponent, "schedule.exponent")
         for name, value in (("eps", eps), ("t1", t1)):
@@ -122,7 +122,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         config = network.config
         self.length, self.vocab_size = config.length, config.vocab_size
         self.mask_id = config.outputs
-        raw = exponent + math.log(-math.expm1(-exponent))  # softplus backwards, without overflow
+        raw = exponent + math.log(-math.expm1(-exponent))  # inverse softplus, without overflow
         self.raw = nn.Parameter(torch.full((config.outputs,), raw))
 
     @classmethod
@@ -133,7 +133,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         *,
         schedule_options: dict[str, float] | None = None,
     ) -> GenMD4:
-        """GenMD4 over a new network for ids 0..tokens-1; the mask is the id after them."""
+        """Build GenMD4 with a new network for ids 0..tokens-1; the mask id is `tokens`."""
         given = schedule_options or {}
         known = {*given} <= {"exponent", "eps", "t1"}
         problem, takes = f"has {', '.join(given)}", "genmd4's schedules take: exponent, eps, t1"
@@ -153,7 +153,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
 
     @property
     def exponents(self) -> Float[Tensor, "V"]:
-        """w > 0, one for each real token: in float64, where e^raw is above 0 down to e^-700."""
+        """w > 0 for each real token, in float64, where e^raw is positive down to e^-700."""
         return F.softplus(self.raw.double())
 
     def _log_hidden(self, w: Tensor, log_t: Tensor) -> Tensor:
@@ -171,24 +171,24 @@ class GenMD4(nn.Module, TextMethod, Chain):
         t: Float[Tensor, "B"],
         real: Bool[Tensor, "B L"],
     ) -> Float[Tensor, "B"]:
-        """log q(z_t | x): which of the real tokens are masked."""
+        """log q(z_t | x), the log-probability of this mask on the real tokens."""
         return self._log_mask(tokens, masked, t.log(), real)
 
     def _log_mask(self, tokens: Tensor, masked: Tensor, log_t: Tensor, real: Tensor) -> Tensor:
-        """The same of log t, for times that are too small for a number."""
+        """The same as a function of log t, for times that underflow."""
         hidden = self._log_hidden(self._of_tokens(tokens), log_t[:, None])
-        # Where a token is hidden, the other branch is not taken, nor may its gradient be infinite.
+        # At hidden tokens this branch is unused, but an infinite gradient would still spread.
         visible = torch.log(-torch.expm1(torch.where(masked, -1.0, hidden)))
         return torch.where(real, torch.where(masked, hidden, visible), 0).sum(-1)
 
     def _of_tokens(self, tokens: Tensor) -> Tensor:
-        """w_x of each token; padding holds the mask, whose number does not matter."""
+        """w_x of each token; padding holds the mask, whose value does not matter."""
         return self.exponents[tokens.clamp(max=len(self.raw) - 1)]
 
     # The reverse process -------------------------------------------------------------------------
 
     def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
-        """All masks. With eps, a token is visible (any one) with that probability."""
+        """All masks; with eps > 0, a uniform token with probability eps."""
         state = torch.full((self.mask_id + 1,), self.eps / self.mask_id, device=like.device)
         state[self.mask_id] = 1 - self.eps
         return state.expand(*like.shape, -1)
@@ -199,7 +199,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         time: Float[Tensor, "B"],
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B L V"]:
-        """log mu at masked positions; what is visible is known."""
+        """log mu at masked positions; at visible ones all mass is on the visible token."""
         masked = tokens == self.mask_id
         queries = Queries(*masked.nonzero(as_tuple=True))
         log_mean = self._predict(tokens, queries, time, label, DENSE)
@@ -215,7 +215,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         s: Float[Tensor, "B"],
         t: Float[Tensor, "B"],
     ) -> Float[Tensor, "B L S"]:
-        """p(z_s | z_t): eps cancels, and at s = 0 no mask is left."""
+        """p(z_s | z_t); eps cancels, and no mask is left at s = 0."""
         mean = log_mean.exp()
         log_stay = (self.exponents * (s / t).log()[:, None])[:, None]
         stays = (log_stay.exp().to(mean.dtype) * mean).sum(-1, keepdim=True)
@@ -226,10 +226,10 @@ class GenMD4(nn.Module, TextMethod, Chain):
     def _predict(
         self, z: Tensor, queries: Queries, time: Tensor, label: Tensor | None, layout: Layout
     ) -> Tensor:
-        """log mu_theta(z_t, t) at some positions, in float32 or better."""
-        told = {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
+        """log mu_theta(z_t, t) at the queried positions, in float32 or better."""
+        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = (TIME_SCALE * time).float()
-        logits = self.network(z, queries=queries, scalar=scalar, label=label, **told)
+        logits = self.network(z, queries=queries, scalar=scalar, label=label, **options)
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
     # The loss ------------------------------------------------------------------------------------
@@ -238,10 +238,10 @@ class GenMD4(nn.Module, TextMethod, Chain):
         return self.t1 > 0 or not asks_everywhere(self, tokens)
 
     def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
-        """Mask twice, predict both times; the arguments are those of MDLM's loss.
+        """Draw two masks and predict under both; the arguments are those of MDLM's loss.
 
-        The values are an unbiased estimate of the bound. The gradient of the exponents is complete
-        in `objective` alone: `per_token` lacks the part that comes from the masks.
+        The values are an unbiased estimate of the bound. Only `objective` has the complete gradient
+        of the exponents: `per_token` lacks the REINFORCE part.
         """
         batch = check_batch(batch, self).padded_with(self.mask_id)
         tokens, real = batch.tokens, batch.real
@@ -256,16 +256,16 @@ class GenMD4(nn.Module, TextMethod, Chain):
         return self.loss_given(batch, MaskedTwice(masks, t, log_t, share))
 
     def times(self, u: Float[Tensor, "B"]) -> CrowdedTimes:
-        """Times in (t1, 1] of uniform numbers, the upper half near 0."""
+        """Times in (t1, 1] from uniform numbers; the upper half of the numbers maps near 0."""
         return crowded_times(u, self.exponents.detach().min().to(u.dtype) / 2, self.t1)
 
     def loss_given(self, batch: Batch, drawn: MaskedTwice) -> Loss:
-        """The loss for tokens that are already hidden, in two ways."""
+        """The loss for two given masks."""
         tokens, real, layout = batch.tokens, batch.real, batch.layout()
         masks, t = drawn.masks, drawn.t
         log_t = t.log() if drawn.log_t is None else drawn.log_t
         share = t / (1 - self.t1) if drawn.share is None else drawn.share
-        # Exponents in units of the largest, so that neither they nor 1 / share leave float32.
+        # Exponents relative to the largest, so that neither they nor 1 / share overflow float32.
         unit = self.exponents.detach().amax()
         losses, nats = [], []
         for masked in masks:
@@ -291,7 +291,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         return Loss(objective, per_token, cross_entropy, times_hidden > 0, count)
 
     def ends(self, x: Int64[Tensor, "B L"], real: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
-        """Reconstruction (from t1) and prior (eps ln V, which the reference omits), in nats."""
+        """Reconstruction (at t1) and prior terms (eps ln V, which the reference omits), in nats."""
         nats = torch.full_like(x, self.eps * math.log(self.mask_id), dtype=torch.float64)
         if self.t1 > 0:
             start = torch.tensor(self.t1, dtype=torch.float64, device=x.device)

@@ -1,7 +1,7 @@
-"""What MDLM, MD4 and their relatives have in common as methods: a network, a corruption, a loss.
+"""The base class of MDLM, MD4, MaskGIT and PGM: a network, a corruption and a loss.
 
-The process itself is in `masked.py`; `corruption.py` says which tokens training hides, and how much
-each of them counts.
+The forward process is in `processes/masked.py`; `processes/corruption.py` says which tokens
+training hides, and how much each of them counts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from partita.processes.masked import prior_nats, reconstruction_nats
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
-TIME_SCALE = 1000.0  # the sinusoids that embed a time resolve steps of about 1, so t is stretched
+TIME_SCALE = 1000.0  # sinusoidal embeddings resolve steps of about 1, so t in [0, 1] is scaled up
 
 
 class MaskedMethod(nn.Module, TextMethod, Denoiser):
-    """A network that predicts hidden tokens, with the corruption by which training hides them.
+    """A network that predicts hidden tokens, and the corruption that hides them in training.
 
-    A subclass states its parameterisation (how logits become the prediction x_theta) and the
-    choices that its paper makes. Its network reads masks, or with `partitions` groups.
+    A subclass defines its parameterization (how logits become the prediction x_theta) and its
+    paper's defaults. Its network reads masked tokens or, with `partitions`, groups of tokens.
     """
 
     network: Network
@@ -58,10 +58,11 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         conditioning: str | None = None,
         **corruption_options: Any,
     ) -> None:
-        """The mask is the last input id unless told otherwise; the rest defaults to the paper's.
+        """`mask_id` defaults to the last input id; the other arguments to the paper's choices.
 
-        `conditioning` says what the network is told: "none", the "time" t, or "sigma", -log alpha.
-        `corruption_options` go to the corruption, for example `corruption="discrete", steps=64`.
+        `conditioning` says what the network is conditioned on: "none", the "time" t, or "sigma",
+        which is -log alpha. `corruption_options` are passed on to the corruption, for example
+        `corruption="discrete", steps=64`.
         """
         super().__init__()
         self._check_kind(network)
@@ -87,13 +88,13 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         corruption_options: dict[str, int] | None = None,
         conditioning: str | None = None,
     ) -> MaskedMethod:
-        """The method over a new network for ids 0..tokens-1; the mask is the id after them."""
-        told = conditioning or cls.default_conditioning
+        """Build the method with a new network for ids 0..tokens-1; the mask id is `tokens`."""
+        conditioning = conditioning or cls.default_conditioning
         return cls(
-            cls._new_network(network, tokens, told != "none"),  # type: ignore[arg-type]
+            cls._new_network(network, tokens, conditioning != "none"),  # type: ignore[arg-type]
             schedule=make_schedule(schedule or cls.default_schedule, **(schedule_options or {})),
             corruption=corruption,
-            conditioning=told,
+            conditioning=conditioning,
             **(corruption_options or {}),
         )
 
@@ -110,7 +111,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
 
     @property
     def _ids(self) -> int:
-        """The network's input ids; a network of groups has none for the mask, which follows."""
+        """Number of ids, the mask's included; partition networks have no input for the mask."""
         return self.network.config.vocab_size + self.partitions
 
     def _check_network(self) -> None:
@@ -129,7 +130,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         )
 
     def check_corruption(self, corruption: Corruption) -> None:
-        """A network that reads the time needs a corruption that has one."""
+        """Refuse a corruption without a time if the network is conditioned on the time."""
         require(
             not self.timed or corruption.timed,
             "corruption",
@@ -168,14 +169,14 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
 
     @property
     def bound_corruption(self) -> Corruption:
-        """A corruption whose weights are those of a bound: the method's own if it is one."""
+        """The method's corruption if its weights give a bound, else one whose weights do."""
         if self.corruption.bound:
             return self.corruption
         return Continuous(self.schedule) if self.timed else Subset()
 
     @abstractmethod
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
-        """The parameterisation: log x_theta, with no mass on the mask."""
+        """The parameterization: logits to log x_theta, with no mass on the mask."""
 
     def predict(
         self,
@@ -188,12 +189,12 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         *,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
-        """log x_theta at the queried positions, where the network sees the mask."""
+        """log x_theta at the queried positions, given the revealed tokens."""
         seen = tokens, revealed, Queries(rows, positions), time, label, layout
         return self.log_probabilities(ask_hidden(self, *seen))
 
     def scalar(self, time: Tensor | None) -> Tensor | None:
-        """What the network is told of the time."""
+        """The scalar that the network is conditioned on: 1000 t, -log alpha(t), or None."""
         if not self.timed:
             return None
         if time is None:
@@ -205,18 +206,18 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
     def loss(
         self, batch: Batch, noise: Noise, step: int = 0, *, corruption: Corruption | None = None
     ) -> Loss:
-        """Hide tokens by the corruption, predict them, weigh the cross-entropy.
+        """Hide tokens by the corruption, predict them, and take the weighted cross-entropy.
 
         `noise.samples` numbers the rows within a global batch, so that several processes share one
-        low-discrepancy set of times. Padding is never hidden and never counts. `corruption` stands
-        in for the method's own corruption.
+        low-discrepancy set of times. Padding is never hidden and never counts. `corruption`
+        replaces the method's own corruption.
         """
         batch = check_batch(batch, self).padded_with(self.mask_id)
         corruption = corruption or self.corruption
         return self.loss_given(batch, corruption.draw(batch.real, noise, step, batch.size))
 
     def loss_given(self, batch: Batch, drawn: Corrupted) -> Loss:
-        """sum over hidden l of w_l * -log x_theta^l, for tokens that are already hidden."""
+        """sum over hidden l of w_l * -log x_theta^l, for a given choice of hidden tokens."""
         prediction = predict_hidden(self, batch, drawn.masked, drawn.times)
         return prediction.cross_entropy(batch, drawn.weights)
 

@@ -1,12 +1,13 @@
 """MD4: Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024).
 
-The process is that of `masked.py`. What is MD4's own is the mean parameterisation: the network's
-softmax mu_theta(x_t, t) predicts E[x_0 | x_t], over real tokens alone, so the mask (whose id is
-the vocabulary size) cannot be predicted at all. The objective (eq. 5),
+The forward process is that of `masked.py`. MD4 adds the mean parameterization: the network's
+softmax mu_theta(x_t, t) predicts E[x_0 | x_t] over real tokens only, so the mask (whose id is the
+vocabulary size) cannot be predicted. The objective (eq. 5),
 
     L = integral_0^1 alpha'_t / (1 - alpha_t) E_q [sum over masked n of x_0^n . log mu^n] dt,
 
-is MDLM's. MD4 tells the network the time, and studies linear, polynomial and cosine schedules.
+is MDLM's. MD4 conditions the network on the time, and studies linear, polynomial and cosine
+schedules.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from partita.methods.mdlm import subs
 
 @METHODS.register("md4")
 class MD4(MaskedMethod):
-    """Masked diffusion with the mean parameterisation."""
+    """Masked diffusion with the mean parameterization."""
 
     about = About(
         paper="Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024)",
@@ -29,8 +30,8 @@ class MD4(MaskedMethod):
         loss="cross-entropy of hidden tokens times -alpha' / (1 - alpha), a bound",
         choices={
             "schedule": "alpha(t); see the list of schedules",
-            "corruption": "how tokens are hidden and weighed; see the list of corruptions",
-            "conditioning": "what the network is told: none, time or sigma",
+            "corruption": "how tokens are hidden and weighted; see the list of corruptions",
+            "conditioning": "what the network is conditioned on: none, time or sigma",
         },
     )
     default_schedule = "cosine"
@@ -41,4 +42,4 @@ class MD4(MaskedMethod):
     recordable = True
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
-        return subs(logits, self.mask_id)  # for networks that have a logit for the mask after all
+        return subs(logits, self.mask_id)  # in case the network has a logit for the mask

@@ -1,4 +1,4 @@
-"""PGM: Partition Generative Modeling, masked modelling without masks (Deschenaux et al., 2025).
+"""PGM: Partition Generative Modeling, masked modeling without masks (Deschenaux et al., 2025).
 
 Each token of a sequence joins group 1 with probability p_t = 1 - alpha_t and group 0 otherwise.
 The network predicts every token from the tokens of the other group (section 3):
@@ -6,17 +6,17 @@ The network predicts every token from the tokens of the other group (section 3):
     L_PGM = E [ sum_i w^PGM(g, t)_i CE(x_theta(x; g)_i, x_i) ],    w^PGM = w(t)   if g_i = 1
                                                                            w^c(t) if g_i = 0
 
-Group 1 as predicted from group 0 is a masked sequence as MDLM knows it, with its weight w(t) =
--alpha'_t / (1 - alpha_t). Group 0 as predicted from group 1 is the complementary one, hidden with
-probability alpha_t: a bound for it has w^c(t) = -alpha'_t / alpha_t. The paper writes w(1 - t),
-which is the same where alpha(1 - t) = 1 - alpha(t) and no bound elsewhere. Half of the sum is the
-mean of two valid bounds: that is what training minimises, and what evaluation reports by default.
+Predicting group 1 from group 0 is MDLM's task with group 1 masked, and has MDLM's weight w(t) =
+-alpha'_t / (1 - alpha_t). Predicting group 0 from group 1 is the complementary task, with tokens
+hidden with probability alpha_t; its bound has the weight w^c(t) = -alpha'_t / alpha_t. The paper
+writes w(1 - t), which is the same if alpha(1 - t) = 1 - alpha(t) and gives no bound otherwise. Half
+of the sum is the mean of two valid bounds: training minimizes it, evaluation reports it by default.
 
 The default corruption has the time integrated out (`corruption.py`, subset): the size k of group 1
 is uniform between 0 and L (the ends have half the chance and twice the weight), and the weights are
 L/k and L/(L-k), bounded where 1/t and 1/(1-t) are not.
 
-Sampling encodes the revealed tokens and decodes the positions asked for; there is no mask token.
+Sampling encodes the revealed tokens and decodes the queried positions; there is no mask token.
 The samplers are those of the masked family (algorithm 1 is `ordered` in random order).
 """
 
@@ -44,7 +44,7 @@ class PartitionMethod(MaskedMethod):
     """A masked method that learns from both groups of a partition at once."""
 
     def check_corruption(self, corruption: Corruption) -> None:
-        """Both groups need weights, and neither can be told a time: the other one has its own."""
+        """Require weights for both groups and no time: the two groups are at different times."""
         require(
             not self.timed,
             "conditioning",
@@ -65,10 +65,10 @@ class PartitionMethod(MaskedMethod):
         corruption: Corruption | None = None,
         groups: int = 2,
     ) -> Loss:
-        """L_PGM / 2 by a partition that the corruption draws; arguments are those of MDLM's loss.
+        """L_PGM / 2 for a partition drawn by the corruption; the arguments are those of MDLM.
 
         With `groups=1` only group 1 is predicted: MDLM's estimate of the same bound. (Under
-        "discrete" the second group's is the bound of another chain, the complementary one.)
+        "discrete", group 0 gives the bound of a different chain, the complementary one.)
         """
         require_int(groups, "groups", 1, 2)
         if groups == 1:
@@ -81,7 +81,7 @@ class PartitionMethod(MaskedMethod):
     def loss_given(self, batch: Batch, drawn: Corrupted | Partition) -> Loss:
         """1/2 sum_i w_i CE(x_theta(x; g)_i, x_i), for tokens that are already partitioned.
 
-        Of tokens that are hidden, MDLM's loss: group 0 predicts group 1 alone.
+        Given hidden tokens instead of a partition, it is MDLM's loss: group 0 predicts group 1.
         """
         if isinstance(drawn, Corrupted):
             return super().loss_given(batch, drawn)
@@ -91,14 +91,14 @@ class PartitionMethod(MaskedMethod):
     def predict_both(
         self, batch: Batch, groups: Bool[Tensor, "B L"]
     ) -> tuple[Float[Tensor, "N V"], Queries]:
-        """log x_theta(x; g) of every real token from the other group, and where they stand."""
+        """log x_theta(x; g) for every real token given the other group, and their positions."""
         logits, queries = ask_groups(self, batch, groups)
         return self.log_probabilities(logits), queries
 
 
 @METHODS.register("pgm")
 class PGM(PartitionMethod):
-    """Partition generative modelling with a network that keeps the groups apart."""
+    """Partition generative modeling: each group of tokens is predicted from the other group."""
 
     about = About(
         paper="Partition Generative Modeling: Masked Modeling without Masks"
@@ -107,7 +107,8 @@ class PGM(PartitionMethod):
         loss="cross-entropy of each group of a partition given the other, a bound",
         choices={
             "schedule": "alpha(t); see the list of schedules",
-            "corruption": "how tokens are parted, weighed: subset, continuous, discrete, clipped",
+            "corruption": "how groups are drawn and weighted: subset, continuous, discrete,"
+            " clipped",
         },
     )
     network: PartitionNetwork  # type: ignore[assignment]
@@ -123,9 +124,9 @@ class PGM(PartitionMethod):
 
     @classmethod
     def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
-        """A network for the real tokens alone: it has no mask."""
+        """A network with inputs and outputs for the real tokens only; it has no mask token."""
         network: nn.Module = new_network(options, cls.reads, vocab_size=tokens, time=timed)
         return network
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
-        return subs(logits, self.mask_id)  # for networks that have a logit for a mask after all
+        return subs(logits, self.mask_id)  # in case the network has a logit for a mask

@@ -1,11 +1,11 @@
-"""How a loss queries its network: at which positions, and who applies the head.
+"""How a loss queries its network: at which positions, and whether it computes the logits.
 
-A paper asks for x_theta at hidden positions, or of both groups of a partition. What it gets is a
-`Prediction`, whose weighted cross-entropy is the loss. Speed is decided here, and nothing here
-changes a number. Two things make a step slow on a GPU. To find the hidden tokens, a program must
-wait for the GPU, and a step that waits cannot be recorded and replayed; so a small head is queried
-at all positions. And the logits of a large vocabulary take more memory than all the rest; so
-kernels apply the head and never hold them.
+A loss needs x_theta at hidden positions, or for both groups of a partition. The functions here
+return a `Prediction`, whose weighted cross-entropy is the loss. Their choices affect speed and
+memory, never the values. Two things make a step slow on a GPU. Finding the hidden tokens waits for
+the GPU, and a step that waits cannot be recorded and replayed; so a small head is applied at all
+positions. And the logits of a large vocabulary take more memory than everything else; so fused
+kernels apply the head without storing the logits.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from partita.methods.weighing import projected_cross_entropy, weighted_cross_ent
 from partita.networks.base import PartitionNetwork
 from partita.networks.transformer import Transformer
 
-SMALL_HEAD = 0.25  # of the weights of the blocks
+SMALL_HEAD = 0.25  # a head is small if it has at most this share of the blocks' weights
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a network says at some positions: logits, or what its head makes them of."""
+    """A network's output at the queried positions: logits, or the inputs of its head."""
 
     method: Any
-    """One with a network and `log_probabilities`."""
+    """A method with `network` and `log_probabilities`."""
     values: Float[Tensor, "N _"]
     queries: Queries
     hidden: Bool[Tensor, "B L"] | None = None
-    """The positions that count, where more were queried."""
+    """The positions that count in the loss; None if they are the queried ones."""
 
     def cross_entropy(self, batch: Batch, weights: Float[Tensor, "B L"]) -> Loss:
         """sum_l w_l * -log x_theta^l, divided by the number of real tokens."""
         if self.hidden is None:
-            return self._weighed(batch.tokens, weights, batch.real)
+            return self._loss(batch.tokens, weights, batch.real)
         some_token = int(self.method.mask_id == 0)  # a visible position may hold a mask: padding
         tokens, weights = batch.tokens.where(self.hidden, some_token), weights.where(self.hidden, 0)
-        return self._weighed(tokens, weights, batch.real).of(self.hidden)
+        return self._loss(tokens, weights, batch.real).of(self.hidden)
 
-    def _weighed(self, tokens: Tensor, weights: Tensor, real: Tensor) -> Loss:
+    def _loss(self, tokens: Tensor, weights: Tensor, real: Tensor) -> Loss:
         if not fuses(self.method):
             log_probs = self.method.log_probabilities(self.values)
             return weighted_cross_entropy(log_probs, self.queries, tokens, weights, real)
@@ -60,11 +60,11 @@ class Prediction:
 # What a network reads ------------------------------------------------------------------------
 
 
-def ask(method: Any, *read: Tensor, fused: bool, **told: Any) -> Tensor:  # noqa: ANN401 - as in Prediction
-    """A network's logits; or, for a loss that applies the head itself, what the head reads."""
-    how = {"project": False} if fused and fuses(method) else {}
-    answer: Tensor = method.network(*read, **told, **how)
-    return answer
+def ask(method: Any, *inputs: Tensor, fused: bool, **conditions: Any) -> Tensor:  # noqa: ANN401 - as in Prediction
+    """Call the network: its logits or, for a fused loss, the inputs of its head."""
+    options = {"project": False} if fused and fuses(method) else {}
+    output: Tensor = method.network(*inputs, **conditions, **options)
+    return output
 
 
 def ask_hidden(
@@ -78,15 +78,15 @@ def ask_hidden(
     *,
     fused: bool = False,
 ) -> Float[Tensor, "N _"]:
-    """What a network says of hidden tokens: one with masks in their places, or with groups."""
-    if isinstance(method.network, PartitionNetwork):  # the revealed ones are the other group
+    """Query the network given the revealed tokens; the others are masked, or the other group."""
+    if isinstance(method.network, PartitionNetwork):
         seen = revealed & (tokens != method.mask_id)
-        told = {"queries": queries, "label": label, "layout": layout}
-        return ask(method, tokens, seen, fused=fused, **told)
+        conditions = {"queries": queries, "label": label, "layout": layout}
+        return ask(method, tokens, seen, fused=fused, **conditions)
     z = torch.where(revealed, tokens, method.mask_id)
-    told = {"queries": queries, "scalar": method.scalar(time), "label": label}
-    told |= {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
-    return ask(method, z, fused=fused, **told)
+    conditions = {"queries": queries, "scalar": method.scalar(time), "label": label}
+    conditions |= {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
+    return ask(method, z, fused=fused, **conditions)
 
 
 def predict_hidden(
@@ -95,7 +95,7 @@ def predict_hidden(
     hidden: Bool[Tensor, "B L"],
     time: Float[Tensor, "B"] | None,
 ) -> Prediction:
-    """x_theta of the hidden tokens, for a loss."""
+    """Predict the hidden tokens, for a loss."""
     queries = hidden_queries(method, batch.tokens, hidden)
     seen = batch.tokens, ~hidden, queries, time, batch.label, batch.layout()
     values = ask_hidden(method, *seen, fused=True)
@@ -110,16 +110,16 @@ def ask_groups(
     *,
     fused: bool = False,
 ) -> tuple[Float[Tensor, "N _"], Queries]:
-    """What a network says of each real token given the other group, and where they stand.
+    """Query the network for every real token given the other group; also returns the positions.
 
-    A network with groups is asked once. One with masks is asked with each half hidden: at its
-    hidden tokens, or both times at all positions, of which one answer is chosen.
+    A partition network is called once. A network with masks is called with each group hidden: it
+    is queried at the hidden tokens, or both times at all positions, and the right half is kept.
     """
     layout = batch.layout()
     if isinstance(method.network, PartitionNetwork):
-        how: dict[str, Any] = {"project": False} if fused and fuses(method) else {}
-        how |= {"real": batch.is_token, "label": batch.label, "layout": layout}
-        both: tuple[Tensor, Queries] = method.network.both(batch.tokens, groups, **how)
+        options: dict[str, Any] = {"project": False} if fused and fuses(method) else {}
+        options |= {"real": batch.is_token, "label": batch.label, "layout": layout}
+        both: tuple[Tensor, Queries] = method.network.both(batch.tokens, groups, **options)
         return both
 
     def ask_half(hidden: Tensor, queries: Queries) -> Tensor:
@@ -132,14 +132,14 @@ def ask_groups(
         first, second = (ask_half(hidden, queries) for hidden in halves)
         own = groups[queries.rows, queries.positions, None]
         return torch.where(own, first, second), queries
-    asked = [places_of(hidden, batch.tokens) for hidden in halves]
-    answers = [ask_half(hidden, queries) for hidden, queries in zip(halves, asked, strict=True)]
-    rows, positions = (torch.cat(places) for places in zip(*asked, strict=True))
-    return torch.cat(answers), Queries(rows, positions)
+    queried = [places_of(hidden, batch.tokens) for hidden in halves]
+    outputs = [ask_half(hidden, queries) for hidden, queries in zip(halves, queried, strict=True)]
+    rows, positions = (torch.cat(indices) for indices in zip(*queried, strict=True))
+    return torch.cat(outputs), Queries(rows, positions)
 
 
 def predict_groups(method: Any, batch: Batch, groups: Bool[Tensor, "B L"]) -> Prediction:  # noqa: ANN401 - a partition method
-    """x_theta(x; g) of every real token, for a loss."""
+    """Predict every real token from the other group, for a loss."""
     return Prediction(method, *ask_groups(method, batch, groups, fused=True))
 
 
@@ -147,7 +147,7 @@ def predict_groups(method: Any, batch: Batch, groups: Bool[Tensor, "B L"]) -> Pr
 
 
 def fuses(method: Any) -> bool:  # noqa: ANN401 - as in Prediction
-    """Whether a loss takes over the head of its network, and never holds all logits."""
+    """Whether the loss applies the network's head itself, without storing all logits."""
     both: bool = method.plain_softmax and method.network.fuses
     return both
 
@@ -155,17 +155,17 @@ def fuses(method: Any) -> bool:  # noqa: ANN401 - as in Prediction
 def hidden_queries(
     method: TextMethod, tokens: Int64[Tensor, "B L"], hidden: Bool[Tensor, "B L"]
 ) -> Queries:
-    """Where a network is queried for hidden tokens: there, or everywhere if that is faster."""
+    """The positions to query for the hidden tokens: those, or all if that is faster."""
     return places_of(None if asks_everywhere(method, tokens) else hidden, tokens)
 
 
 def asks_everywhere(method: TextMethod, tokens: Int64[Tensor, "B L"]) -> bool:
-    """Whether a loss queries visible positions too, and leaves their answers out.
+    """Whether a loss queries visible positions too, and ignores their predictions.
 
-    To find the hidden ones, a program on a GPU must wait for it, and its steps cannot be captured.
-    Where the head is small beside the blocks (about 12 W^2 weights each), it is asked everywhere
-    instead: where half of the tokens are hidden, that is an eighth more work at most. A loss that
-    holds the logits of all positions does so only if they take no more memory than a layer.
+    Finding the hidden positions waits for the GPU, and a step that waits cannot be captured. If the
+    head is small beside the blocks (about 12 W^2 weights each), it is applied everywhere instead:
+    with half of the tokens hidden, that is at most an eighth more work. A loss that stores the
+    logits of all positions does so only if they take no more memory than a layer.
     """
     if method.everywhere is not None:
         return method.everywhere
@@ -180,14 +180,14 @@ def asks_everywhere(method: TextMethod, tokens: Int64[Tensor, "B L"]) -> bool:
 def asks_twice(method: TextMethod, tokens: Int64[Tensor, "B L"]) -> bool:
     """Whether both halves are queried at all positions.
 
-    What a fused loss asks for is what its head reads: the head itself is applied once.
+    A fused loss queries the inputs of the head; the head itself is applied once.
     """
     masks = isinstance(method.network, Transformer)  # type: ignore[attr-defined]
     return (not readable(tokens) and masks and fuses(method)) or asks_everywhere(method, tokens)
 
 
 def can_be_recorded(method: object, tokens: Int64[Tensor, "B L"]) -> bool:
-    """Whether a training step of such tokens may be recorded once and replayed."""
+    """Whether a training step on such tokens can be recorded once and replayed."""
     if not isinstance(method, TextMethod) or not method.recordable:
         return False
     return not method.needs_host_sync(tokens)

@@ -1,9 +1,8 @@
 """SEDD: Discrete Diffusion Modeling by Estimating the Ratios of the Data Distribution
 (Lou, Meng and Ermon, 2023).
 
-Where MD4's network predicts clean tokens, SEDD's estimates the scores s_theta(x, t)_y of
-p_t(y) / p_t(x), for sequences y that differ from x in one position. What it reads like beside the
-paper, position by position:
+MD4's network predicts clean tokens; SEDD's estimates scores, s_theta(x, t)_y = p_t(y) / p_t(x), for
+sequences y that differ from x in one position. The paper's equations, for one position:
 
     forward (section 2)        dp_t/dt = sigma'(t) Q p_t, with Q absorbing or uniform (section 3.3),
                                Q(y, x) the rate from x to y;
@@ -14,17 +13,17 @@ paper, position by position:
     bound (theorem 3.6)        -log p(x_0) <= integral_0^1 E_q sum over y != x of
                                sigma'(t) Q(x, y) (s_y - r_y log s_y + K(r_y)) dt + end terms
 
-The end terms are KL(q(z_1 | x_0) || p(z_1)), and a reconstruction term where sigma(0) > 0. Samples
-start from p(z_1), uniform tokens or masks, and the bound is that of their law as steps get short
-(where sigma(0) = 0: what is left to guess at t = 0 the bound guesses without the network, and the
-samplers' last step with it).
+The end terms are KL(q(z_1 | x_0) || p(z_1)), and a reconstruction term if sigma(0) > 0. Samples
+start from p(z_1), uniform tokens or masks, and the bound holds for their distribution in the limit
+of short steps. (This needs sigma(0) = 0. Otherwise the bound predicts what is noisy at t = 0
+without the network, while the samplers' last step uses it.)
 
-From all masks the first term is infinite, as alpha(1) of the tokens are visible under q. Masks are
-therefore drawn with probability (1 - alpha(t)) / (1 - alpha(1)) in place of 1 - alpha(t): under
-that process the term is 0. Its reverse rates are the same, -alpha' / (1 - alpha) from a mask to its
-token, and with them scores, score entropy and weights.
+If p(z_1) is all masks, the first term is infinite, as a share alpha(1) of tokens is visible under
+q. Masks are therefore drawn with probability (1 - alpha(t)) / (1 - alpha(1)) in place of
+1 - alpha(t): under that process the term is 0. Its reverse rates are the same,
+-alpha' / (1 - alpha) from a mask to its token, and so are scores, score entropy and weights.
 
-Under the absorbing chain only masks move, towards tokens alone, and the true score there is
+Under the absorbing chain only masks move, and only to tokens, and the true score there is
 alpha / (1 - alpha) = 1 / (e^sigma - 1) times the posterior mean of the clean token (MD4,
 proposition 1). The network's output is scaled by that (and by V), so that it need not learn it:
 log s = output - log(e^sigma - 1) - log V. A network whose outputs are log-probabilities plus log V
@@ -63,16 +62,16 @@ CONDITIONINGS = ("none", "sigma", "time")
 
 @METHODS.register("sedd")
 class SEDD(nn.Module, TextMethod, ScoreModel):
-    """A network that estimates ratios of probabilities, with the chain that noises its data."""
+    """Score entropy discrete diffusion: a network estimates ratios of probabilities."""
 
     about = About(
         paper="Discrete Diffusion Modeling by Estimating the Ratios of the Data Distribution"
         " (Lou et al., 2023)",
         equation="theorem 3.6",
-        loss="denoising score entropy, weighed to a bound; absorbing noise",
+        loss="denoising score entropy, weighted to a bound; absorbing noise",
         choices={
             "schedule": "mdlm:loglinear (the default), mdlm:geometric: those that end above 0",
-            "conditioning": "what the network is told: sigma (the default), time or none",
+            "conditioning": "what the network is conditioned on: sigma (the default), time or none",
             "options.graph": "absorbing or uniform",
         },
     )
@@ -90,10 +89,10 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         schedule: str | Schedule | None = None,
         conditioning: str | None = None,
     ) -> None:
-        """The graph is "absorbing", "uniform" or one's own (`Rates`), over the network's ids.
+        """`graph` is "absorbing", "uniform" or a custom one (`Rates`), over the network's ids.
 
-        An absorbing graph's mask is the network's last id. `conditioning` says what the network is
-        told: "sigma", the "time" t, or "none".
+        The mask of an absorbing graph is the network's last id. `conditioning` says what the
+        network is conditioned on: "sigma", the "time" t, or "none".
         """
         super().__init__()
         check_bidirectional(network)
@@ -139,19 +138,19 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         schedule_options: dict[str, float] | None = None,
         conditioning: str | None = None,
     ) -> SEDD:
-        """The method over a new network for ids 0..tokens-1; a mask is the id after them."""
-        told, chain = conditioning or cls.default_conditioning, graph or cls.default_graph
+        """Build the method with a new network for ids 0..tokens-1; a mask has the id `tokens`."""
+        conditioning, graph = conditioning or cls.default_conditioning, graph or cls.default_graph
         ordered = options_for(network, cls.reads).ordered
         problem = "is 'logistic', but sedd learns ratios, which are no distribution"
         require(not ordered, "network.options.levels_head", problem, "leave it out")
-        states = make_graph(chain, tokens).states
-        sizes = {"vocab_size": states, "output_size": tokens, "time": told != "none"}
+        states = make_graph(graph, tokens).states
+        sizes = {"vocab_size": states, "output_size": tokens, "time": conditioning != "none"}
         chosen = make_schedule(schedule or cls.default_schedule, **(schedule_options or {}))
         return cls(
             new_network(network, cls.reads, **sizes),
-            graph=chain,
+            graph=graph,
             schedule=chosen,
-            conditioning=told,
+            conditioning=conditioning,
         )
 
     @property
@@ -160,7 +159,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 
     @property
     def mask_id(self) -> int:
-        """The mask; without one, the id after all states, which stands for an unknown token."""
+        """The mask; for graphs without one, the id after all states, for unknown tokens."""
         return self.graph.states if self.graph.mask_id is None else self.graph.mask_id
 
     @property
@@ -176,7 +175,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
     def parameterise(
         self, output: Float[Tensor, "*n C"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n C"]:
-        """log s(x)_y of the network's output, 0 at y = x where there is such an entry."""
+        """The network's output as log s(x)_y; 0 at y = x if there is such an entry."""
         output = output.to(torch.promote_types(output.dtype, torch.float32))
         output = output - self.graph.log_scale(sigma)[..., None].to(output.dtype)
         if output.shape[-1] < self.graph.states:  # no entry for the mask, and x is the mask
@@ -195,7 +194,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
     ) -> Float[Tensor, "N S"]:
         """log s(x)_y for every state y at the (row, position) pairs.
 
-        Under the absorbing graph it means something at masks alone: no other position moves.
+        Under the absorbing graph it is meaningful only at masks: no other position changes.
         """
         queries = Queries(rows, positions)
         log_score = self._scores(tokens, time, queries, label, layout)
@@ -210,20 +209,20 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         layout: Layout,
     ) -> Tensor:
         sigma = total_noise(self.schedule, time.double())
-        told = {} if layout is DENSE else {"layout": layout}  # networks need not know of layouts
+        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = {"none": None, "sigma": sigma.float(), "time": (TIME_SCALE * time).float()}
         output = self.network(
-            x, queries=queries, scalar=scalar[self.conditioning], label=label, **told
+            x, queries=queries, scalar=scalar[self.conditioning], label=label, **options
         )
         return self.parameterise(output, x[queries.rows, queries.positions], sigma[queries.rows])
 
     # The loss -----------------------------------------------------------------------------------
 
     def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
-        """Noise the tokens at a time for each row, and take the weighted score entropy there.
+        """Draw a time for each row, add noise to its tokens, and take the weighted score entropy.
 
         `noise.samples` numbers the rows within a global batch, which share one low-discrepancy set
-        of times. Padding is never noised and never counts. The sum of a sequence is an unbiased
+        of times. Padding gets no noise and never counts. The sum over a sequence is an unbiased
         estimate of the bound, end terms included.
         """
         blank = 0 if self.graph.mask_id is None else self.graph.mask_id
@@ -233,12 +232,12 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         return self.loss_given(batch, Noised(state, time))
 
     def _noise_drawn(self, time: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
-        """The noise at such times of a process that ends where samples start."""
+        """The noise at the given times, of the process that ends exactly in the prior."""
         last = total_noise(self.schedule, torch.ones_like(time))
         return self.graph.noise_to_prior(total_noise(self.schedule, time), last)
 
     def loss_given(self, batch: Batch, drawn: Noised) -> Loss:
-        """The loss for tokens that are already noised."""
+        """The loss for given noisy tokens."""
         tokens, real, (state, time) = batch.tokens, batch.real, drawn
         counted = self.graph.moving(state) & real
         queries = Queries(*counted.nonzero(as_tuple=True))
@@ -263,5 +262,5 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 class UniformSEDD(SEDD):
     """SEDD under the uniform chain: tokens become other tokens, and may change more than once."""
 
-    about = replace(SEDD.about, loss="denoising score entropy, weighed to a bound; uniform noise")
+    about = replace(SEDD.about, loss="denoising score entropy, weighted to a bound; uniform noise")
     default_graph = "uniform"

@@ -1,9 +1,9 @@
-"""The weighted cross-entropy of what a network answered.
+"""The weighted cross-entropy of a network's predictions.
 
     sum_l w_l * -log x_theta^l, divided by the number of real tokens
 
-Whoever holds log-probabilities takes them; from what the head of a network reads, kernels compute
-the same without the logits of a whole batch.
+It is computed from log-probabilities or, by kernels that never store the logits of a whole batch,
+from the inputs of the network's head.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def weighted_cross_entropy(
     """sum of w * -log p(x) over the queried tokens, divided by the number of real tokens."""
     target = tokens[queries.rows, queries.positions]
     nats = -log_probs.gather(-1, target[:, None])[:, 0]
-    return _weighed(nats, queries, tokens, weights, real)
+    return _weighted(nats, queries, tokens, weights, real)
 
 
 def projected_cross_entropy(
@@ -41,20 +41,22 @@ def projected_cross_entropy(
     real: Bool[Tensor, "B L"],
     forbidden: int,
 ) -> Loss:
-    """The same from what the head reads; the logits of the batch are never held all at once.
+    """The same from the inputs of the head, without storing the logits of the whole batch.
 
-    The objective alone can be differentiated. `forbidden` is an output that gets no mass.
+    Only the objective can be differentiated. `forbidden` is an output that gets no mass.
     """
     target = tokens[queries.rows, queries.positions]
     at = weights[queries.rows, queries.positions]
     forbidden = forbidden if forbidden < head.out_features else -1
     total, nats = weighted_nats(vectors, head.weight, head.bias, target, at, forbidden)
-    loss = _weighed(nats, queries, tokens, weights, real)
+    loss = _weighted(nats, queries, tokens, weights, real)
     return replace(loss, objective=total / loss.tokens)
 
 
-def _weighed(nats: Tensor, queries: Queries, tokens: Tensor, weights: Tensor, real: Tensor) -> Loss:
-    """Each token's nats at its place, weighed and added up."""
+def _weighted(
+    nats: Tensor, queries: Queries, tokens: Tensor, weights: Tensor, real: Tensor
+) -> Loss:
+    """Put the nats at their positions in the batch, weight them and sum them up."""
     empty = nats.new_zeros(tokens.shape)
     cross_entropy = empty.index_put((queries.rows, queries.positions), nats)
     counted = torch.zeros_like(real).index_put(

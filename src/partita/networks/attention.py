@@ -1,9 +1,9 @@
-"""The one attention module. Only attention knows how tokens are laid out in memory.
+"""Attention, the only layer that depends on how tokens are laid out in memory.
 
 Every other layer acts on single tokens `[..., width]`, so the same blocks run on a dense batch
-`[B, L, width]` and on packed tokens `[N, width]`; which queries read which keys is the layout's
-word (`layouts.py`). Behind one function, `attend`, there are variable-length kernels for GPUs,
-and for CPUs whatever costs least.
+`[B, L, width]` and on packed tokens `[N, width]`. The layout says which queries read which keys
+(`layouts.py`). The function `attend` chooses the implementation: variable-length kernels on GPUs,
+and on CPUs the cheapest of several ways.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from partita.devices import readable
 from partita.kernels import KERNELS
 from partita.networks.layers import QKNorm, Rotary, normalised
 
-CALL_PAIRS = 2048  # what one more kernel call costs on a CPU, in pairs of a query and a key
+CALL_PAIRS = 2048  # one more kernel call on a CPU costs as much as this many query-key pairs
 
 
 @dataclass
 class KeyValueCache:
     """Keys and values of the tokens that one layer has seen, in preallocated memory.
 
-    What a layer reads is added to what its cache holds, and reads all of it. A causal layer hides
-    later tokens; any other one lets all tokens that come at once read each other.
+    New tokens are appended to the cache and attend to all of it. In a causal layer they do not
+    attend to later tokens; in other layers, tokens appended together attend to each other.
     """
 
     keys: Float[Tensor, "B L H D"]
@@ -37,7 +37,7 @@ class KeyValueCache:
     filled: int = field(default=0)
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append and return everything seen so far."""
+        """Append keys and values, and return all that the cache holds."""
         end = self.filled + keys.shape[1]
         self.keys[:, self.filled : end] = keys
         self.values[:, self.filled : end] = values
@@ -45,7 +45,7 @@ class KeyValueCache:
         return self.keys[:, :end], self.values[:, :end]
 
     def forget(self, filled: int) -> None:
-        """Keep the first tokens alone: the others were read for now, and are read anew later."""
+        """Keep only the first `filled` tokens: the later ones will be read again."""
         self.filled = min(filled, self.filled)
 
 
@@ -68,17 +68,17 @@ def attend(
         packed = attend(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), layout)
         return packed.reshape(query.shape)
     if query.numel() == 0 or key.numel() == 0:
-        return _nothing_read(query, key, value)
+        return _zeros(query, key, value)
     if kernel:
         return _attend_varlen(query, key, value, layout)
-    if not readable(query):  # one call of fixed shape: counting sequences would wait for the GPU
+    if not readable(query):  # one call of fixed shape: reading lengths would wait for the GPU
         return _attend_padded(query, key, value, layout)
     return _attend_on_cpu(query, key, value, layout)
 
 
 def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: DenseLayout) -> Tensor:
     mask, causal = layout.mask, layout.causal
-    past = key.shape[1] - query.shape[1]  # queries are the last of the keys (a cache)
+    past = key.shape[1] - query.shape[1]  # with a cache, the queries are the last tokens
     if causal and (past or mask is not None):  # kernels take a mask or causal order, not both
         ones = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool, device=query.device)
         earlier = ones.tril(past)[None]
@@ -92,7 +92,7 @@ def _attend_dense(query: Tensor, key: Tensor, value: Tensor, layout: DenseLayout
     ).transpose(1, 2)
     if mask is None:
         return attended
-    # A row without keys is 0/0 in the softmax, and kernels differ in what they make of it.
+    # For a query without keys the softmax is 0/0, and kernels return different things for it.
     return attended.masked_fill(~mask.any(-1)[:, :, None, None], 0)
 
 
@@ -104,7 +104,7 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayo
             offsets = layout.cu_seqlens_q, layout.cu_seqlens_k
             packed: Tensor = attend_packed(query, key, value, *offsets, layout.max_seqlen_q)
             return packed
-    from torch.nn.attention.varlen import varlen_attn  # takes a second, which CPUs need not wait
+    from torch.nn.attention.varlen import varlen_attn  # a slow import (1 s), not needed on CPUs
 
     attended = varlen_attn(
         query,
@@ -121,10 +121,10 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayo
 
 
 def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
-    """PackedLayout of a rectangular batch as a mask: the path for CPUs and for float32.
+    """A `PackedLayout` of a rectangular batch as a mask: the path for CPUs and for float32.
 
-    It takes L keys per token at most; padding to the longest sequence could take many times that
-    where one document is long and the others are short.
+    It computes at most L keys per token. Padding to the longest sequence could take many times
+    that if one document is long and the others are short.
     """
     batch, length = query.shape[:2]
     sequence = sequence_at(layout.cu_seqlens_q, batch * length).view(batch, length)
@@ -135,7 +135,7 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout
 
 
 def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout) -> Tensor:
-    """Packed sequences by the cheapest of three ways: no padding, padding, one call for each."""
+    """Packed sequences in the cheapest of three ways: reshaped, padded, or one call for each."""
     queries, keys = layout.cu_seqlens_q.diff().tolist(), layout.cu_seqlens_k.diff().tolist()
     count, most_queries, most_keys = len(queries), max(queries), max(keys)
     if most_queries == min(queries) and most_keys == min(keys):
@@ -151,12 +151,12 @@ def _attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayo
 
 def _attend_sequence(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
     if query.numel() == 0 or key.numel() == 0:
-        return _nothing_read(query, key, value)
+        return _zeros(query, key, value)
     return _attend_dense(query[None], key[None], value[None], DenseLayout(causal=causal))[0]
 
 
-def _nothing_read(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Zeros that hang on everything: each parameter has a gradient in each process."""
+def _zeros(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Zeros that depend on all inputs, so that each parameter has a gradient in each process."""
     return torch.zeros_like(query) + 0 * (query.sum() + key.sum() + value.sum())
 
 
@@ -171,15 +171,15 @@ def _attend_padded(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayo
         reach = within[: mask.shape[1], None] + past[:, None, None]
         mask = mask & (within[: mask.shape[2]] <= reach)
     padded = _attend_dense(query[query_slots], key[key_slots], value[key_slots], DenseLayout(mask))
-    # Where each query stands in the table: no count of real entries has to be waited for.
-    place = torch.arange(len(query), device=query.device, dtype=layout.cu_seqlens_q.dtype)
+    # Looking up each query's slot avoids `nonzero`, which waits for the GPU.
+    index = torch.arange(len(query), device=query.device, dtype=layout.cu_seqlens_q.dtype)
     sequence = sequence_at(layout.cu_seqlens_q, len(query)).clamp(max=len(padded) - 1)
-    within = (place - layout.cu_seqlens_q[sequence]).clamp(max=layout.max_seqlen_q - 1)
+    within = (index - layout.cu_seqlens_q[sequence]).clamp(max=layout.max_seqlen_q - 1)
     return padded[sequence, within]
 
 
 def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-    """Packed indices as a padded table [S, longest], and which of its entries are real."""
+    """Packed indices as a padded table [S, longest], and a mask of its real entries."""
     within = torch.arange(longest, device=offsets.device)
     real = within < offsets.diff()[:, None]
     index = offsets[:-1, None] + within
@@ -187,10 +187,10 @@ def _slots(offsets: Tensor, longest: int) -> tuple[Tensor, Tensor]:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with rotary positions and optional QK normalisation."""
+    """Multi-head self-attention with rotary positions and optional QK normalization."""
 
     several: ClassVar = {"qkv": 3}
-    """Projections that are so many matrices, one below the other."""
+    """Projections that stack several matrices, and how many."""
 
     def __init__(self, width: int, heads: int, qk_norm: QKNorm | None) -> None:
         super().__init__()

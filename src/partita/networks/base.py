@@ -1,4 +1,4 @@
-"""What a method asks of its network: base classes to derive a module from, after `nn.Module`."""
+"""Base classes of networks, to derive from after `nn.Module`: what methods need from each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class NetworkConfig:
     """The sizes that methods and samplers need."""
 
-    if TYPE_CHECKING:  # for type checkers alone: fields and properties will do
+    if TYPE_CHECKING:  # for type checkers only: subclasses may use fields or properties
 
         @property
         def vocab_size(self) -> int:
@@ -39,7 +39,7 @@ class NetworkConfig:
 
         @property
         def classes(self) -> int:
-            """Number of class labels; label number `classes` means none."""
+            """Number of class labels; the label `classes` means none."""
 
         @property
         def grid(self) -> int:
@@ -47,28 +47,28 @@ class NetworkConfig:
 
         @property
         def dropout(self) -> float:
-            """Share of each branch's output that training drops (by torch's own generator)."""
+            """Dropout rate of each branch's output in training (with torch's own generator)."""
 
     else:
         classes, grid, dropout = 0, 0, 0.0
 
 
 class AnyNetwork(Recordable):
-    """What all kinds of network have: sizes, and what they can do."""
+    """The base class of all networks: sizes and capabilities."""
 
     tokens_each: int = 1
-    """How many tokens share a place of the network: those of a pixel, or of a patch."""
+    """How many tokens share a position of the network: those of a pixel, or of a patch."""
     packed: bool = True
-    """Whether it computes on packed tokens, and waits for no device to find them."""
+    """Whether it computes on packed tokens, without waiting for a device to find them."""
 
     @property
     def fuses(self) -> bool:
-        """Whether the head can be left to a loss, by `project=False`, and shall be."""
+        """Whether the loss should apply the head itself, calling with `project=False`."""
         return False
 
     @property
     def attended_width(self) -> float:
-        """Widths of all attention layers, each times the share of the pairs that it computes."""
+        """Sum of the widths of all attention layers, each times its share of computed pairs."""
         return 0.0
 
     if TYPE_CHECKING:
@@ -79,14 +79,14 @@ class AnyNetwork(Recordable):
 
 
 class Network(AnyNetwork, ABC):
-    """Tokens (and a scalar, a label) to logits at the queried positions.
+    """Maps tokens (and a scalar and a label) to logits at the queried positions.
 
-    A network that only knows dense batches may leave `layout` out: it is passed where it is not
-    the default. A scalar is a row's, or where the network can take it, one for each token.
+    A network for dense batches only may omit `layout`, which is passed only if it is not the
+    default. There is one scalar for each row or, if the network supports it, for each token.
     """
 
     causal: bool = False
-    """Whether a token reads itself and earlier ones alone."""
+    """Whether a token attends only to itself and earlier tokens."""
 
     @abstractmethod
     def __call__(
@@ -102,7 +102,7 @@ class Network(AnyNetwork, ABC):
 
 
 class CachingNetwork(Network, ABC):
-    """A network that goes on from tokens that it has read before, and knows where tokens stand."""
+    """A network with key-value caches, which can continue after the tokens that they hold."""
 
     @abstractmethod
     def new_caches(self, batch: int) -> list[KeyValueCache]:
@@ -120,15 +120,15 @@ class CachingNetwork(Network, ABC):
         positions: Int[Tensor, "N"] | None = None,
         caches: list[KeyValueCache] | None = None,
     ) -> Float[Tensor, "M V"]:
-        """Logits at the queries; `caches` hold earlier tokens, and are given these.
+        """Logits at the queries; the tokens are appended to `caches`, which hold earlier ones.
 
-        `positions` say where the tokens stand in their sequence: after what the caches hold,
-        unless given. (A row may hold a sequence twice, noisy and clean.)
+        `positions` are those of the tokens in their sequence; by default they follow the cached
+        tokens. (A row may hold a sequence twice, noisy and clean.)
         """
 
 
 class PartitionNetwork(AnyNetwork, ABC):
-    """Tokens and a partition of them to logits that never depend on a token's own group."""
+    """Maps tokens and a partition of them to logits that never depend on a token's own group."""
 
     @abstractmethod
     def __call__(
@@ -141,7 +141,7 @@ class PartitionNetwork(AnyNetwork, ABC):
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
-        """Logits at the queries given the revealed tokens, as if there were no others."""
+        """Logits at the queries given only the revealed tokens."""
 
     @abstractmethod
     def both(
@@ -154,11 +154,11 @@ class PartitionNetwork(AnyNetwork, ABC):
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> tuple[Float[Tensor, "N V"], Queries]:
-        """Logits of every real token from the other group's, and where each of them stands."""
+        """Logits of every real token given the other group, and their positions."""
 
 
 def check_bidirectional(network: object) -> None:
-    """Refuse what cannot read a whole noisy sequence, on both sides of every token."""
+    """Refuse a network that cannot attend to both sides of every token."""
     name = type(network).__name__
     groups = isinstance(network, PartitionNetwork)
     remedy = "use Transformer, or the method PGM"
@@ -171,13 +171,13 @@ def check_bidirectional(network: object) -> None:
 
 
 def check_partition(network: object) -> None:
-    """Refuse what does not keep the groups of a partition apart."""
+    """Refuse a network that is not a `PartitionNetwork`."""
     problem = f"{type(network).__name__} does not keep the groups of a partition apart"
     fits = isinstance(network, PartitionNetwork)
     require(fits, "network", problem, "use PartitionTransformer")
 
 
 def check_timed(network: Network) -> None:
-    """Refuse a network that cannot be told the time."""
+    """Refuse a network that is not conditioned on the time."""
     remedy = "build it with TransformerConfig(time=True)"
     require(network.config.time, "network", "is not told the time", remedy)

@@ -1,4 +1,4 @@
-"""The blocks that networks are stacks of: pre-norm, residual, with an optional adaLN gate."""
+"""Transformer blocks: pre-norm, residual, with optional adaLN modulation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _INTO_THE_STREAM = ("attention.out.weight", "mlp.down.weight")
 
 
 class Residual(nn.Module):
-    """What blocks share: a branch of attention (of the subclass' kind), then one of an MLP.
+    """The base class of blocks: a residual branch of attention, then one of an MLP.
 
-    With a condition, adaLN shifts and scales what enters a branch, and gates what leaves it.
+    With a condition, adaLN shifts and scales the input of a branch, and gates its output.
     """
 
     def _add_mlp(self, config: TransformerConfig, width: int) -> None:
@@ -78,7 +78,7 @@ class Block(Residual):
 
 
 class CrossBlock(Residual):
-    """Attention to another stream, which is normed but never modulated, and an MLP."""
+    """Cross-attention and an MLP; the other stream is normed but never modulated."""
 
     def __init__(self, config: TransformerConfig, width: int, heads: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class CrossBlock(Residual):
 
 
 def initialise(blocks: Iterable[nn.Module], depth: int) -> None:
-    """Variance 1/fan-in; what feeds the residual stream shrinks with the depth."""
+    """Variance 1/fan-in; projections into the residual stream are scaled by 1/sqrt(2 depth)."""
     for block in blocks:
         for name, parameter in block.named_parameters():
             if parameter.ndim == 2 and not name.startswith("modulation"):

@@ -1,4 +1,4 @@
-"""The causal transformer: the same layers, where a token reads only itself and earlier ones."""
+"""The causal transformer: the same layers, but a token attends only to itself and earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from partita.networks.transformer import Transformer
 
 
 class CausalTransformer(Transformer):
-    """A transformer in causal order, with a key-value cache for token-by-token use."""
+    """A causal transformer, with a key-value cache for generating token by token."""
 
     recordable = True
     causal = True
@@ -35,7 +35,7 @@ class CausalTransformer(Transformer):
         caches: list[KeyValueCache],
         label: Int[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B V"]:
-        """Feed the next tokens; logits of the one that follows them."""
+        """Append tokens to the caches; logits of the token that follows them."""
         hidden, condition = self._trunk(tokens, None, label, DENSE, None, caches)
         assert not isinstance(condition, RowCondition), "rows of a batch, not packed tokens"
         return self._project(hidden[:, -1], None if condition is None else condition[:, 0])

@@ -16,7 +16,7 @@ _SMALLEST_GRID = 8  # the resolution is halved until the longer side is at most 
 
 
 class ClassifierNetwork(nn.Module):
-    """Convolutions and pooling, one hidden layer, logits. Pixels are numbers from -1 to 1."""
+    """Convolutions and pooling, one hidden layer, logits. Pixels are in [-1, 1]."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class ClassifierNetwork(nn.Module):
         width: int = 16,
         dimension: int = 64,
     ) -> None:
-        """The first resolution has `width` channels; `dimension` is the size of the features."""
+        """`width` is the number of channels at full resolution, `dimension` that of features."""
         super().__init__()
         require_int(channels, "channels", 1, 4)
         require_int(classes, "classes", 2, 1 << 16)
@@ -44,7 +44,7 @@ class ClassifierNetwork(nn.Module):
         self.head = nn.Linear(dimension, classes)
 
     def features(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        """The layer before the logits."""
+        """The activations of the hidden layer before the logits."""
         hidden: Tensor = self.hidden(torch.flatten(self.convolutions(x), 1))
         return F.silu(hidden)
 
@@ -56,7 +56,7 @@ class ClassifierNetwork(nn.Module):
 def _convolutions(
     channels: int, size: tuple[int, int], width: int
 ) -> tuple[list[nn.Module], int, tuple[int, int]]:
-    """Layers, the channels that leave them, and the grid on which they do."""
+    """The layers, and the channels and size of their output."""
     wanted = max(2, math.ceil(math.log2(max(size) / _SMALLEST_GRID)))
     halvings = min(wanted, int(math.log2(min(size))))
     layers: list[nn.Module] = []

@@ -1,7 +1,7 @@
-"""The conditions of packed tokens: a vector for each row of a batch, and the row of each token.
+"""Conditions of packed tokens: a vector for each row of a batch, and the row of each token.
 
-A layer of adaLN reads the vectors of rows, of which there are few, and its answers are handed to
-the tokens: the same numbers as if every token had a vector of its own, for a fraction of the work.
+An adaLN layer is computed once per row, and its outputs are copied to the row's tokens. The values
+are the same as with a vector for every token, at a fraction of the cost.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RowCondition:
-    """The vectors of rows, and which of them each token has."""
+    """One condition vector for each row, and the row of each token."""
 
     vectors: Float[Tensor, "R C"]
     rows: Int[Tensor, "N"]
 
-    def __getitem__(self, places: Int[Tensor, "M"]) -> RowCondition:
+    def __getitem__(self, indices: Int[Tensor, "M"]) -> RowCondition:
         """The conditions of some of the tokens."""
-        return RowCondition(self.vectors, self.rows[places])
+        return RowCondition(self.vectors, self.rows[indices])
 
 
 Condition = Tensor | RowCondition
-"""One vector for each token, vectors that broadcast over the tokens, or those of their rows."""
+"""Vectors for each token, vectors that broadcast over the tokens, or vectors of rows."""
 
 
 def through(layer: Callable[[Tensor], Tensor], condition: Condition) -> Tensor:
-    """What a layer makes of each token's condition."""
+    """Apply a layer to each token's condition."""
     if isinstance(condition, RowCondition):
         return layer(condition.vectors)[condition.rows]
     return layer(condition)

@@ -1,8 +1,7 @@
-"""The network of FlexMDM: a transformer over packed texts, with a second head for what is missing.
+"""The network of FlexMDM: a transformer over packed texts, with a second head for missing tokens.
 
-Every text is read with an end marker after it. The first head has logits of clean tokens, as any
-network has; the second, read at every token and at the end, tells how many tokens are missing
-before that place:
+Every text is followed by an end marker. The first head gives logits of clean tokens, as usual; the
+second, at every token and at the end marker, predicts how many tokens are missing before it:
 
     expectation     one number, softplus(...) times the longest length
     distribution    logits over the counts 0..longest
@@ -30,18 +29,18 @@ HEADS = ("expectation", "distribution")
 
 
 class Answer(NamedTuple):
-    """What the network says of a state."""
+    """The network's predictions for a state."""
 
     logits: Float[Tensor, "M V"]
-    """Of clean tokens, at the queried positions."""
+    """Logits of clean tokens, at the queried positions."""
     gaps: Float[Tensor, "G"]
-    """How many tokens are expected to be missing in each gap, in the order of `with_ends`."""
+    """Expected number of missing tokens in each gap, in the order of `with_ends`."""
     counts: Float[Tensor, "G counts"] | None
-    """Logits over the numbers of missing tokens; None for a head that has the expectation alone."""
+    """Logits over the number of missing tokens; None if only the expectation is predicted."""
 
 
 class GapHead(nn.Module):
-    """Hidden states to the number of tokens that are missing before each place."""
+    """Predicts the number of missing tokens before each position from hidden states."""
 
     def __init__(self, config: TransformerConfig, kind: str) -> None:
         super().__init__()
@@ -51,7 +50,7 @@ class GapHead(nn.Module):
         self.modulation = zero_linear(config.condition_width, 2 * width)
         if kind == "expectation":
             self.inner, self.out = nn.Linear(width, width), nn.Linear(width, 1)
-            # At the start one token is expected in every gap, not as many as a text can have.
+            # Untrained, it expects one token in every gap, not as many as a text can have.
             nn.init.zeros_(self.out.weight)
             nn.init.constant_(self.out.bias, _inverse_softplus(1 / config.length))
         else:
@@ -60,7 +59,7 @@ class GapHead(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "G W"], condition: Condition
     ) -> tuple[Float[Tensor, "G"], Float[Tensor, "G counts"] | None]:
-        """Expectations, and the logits of the counts if there are any; in float32 or better."""
+        """Expectations, and the logits of the counts or None; in float32 or better."""
         shift, scale = through(self.modulation, condition).chunk(2, -1)
         read = modulate(self.norm(hidden), shift, scale)
         if self.kind == "expectation":
@@ -71,14 +70,14 @@ class GapHead(nn.Module):
 
 
 def mean_count(logits: Float[Tensor, "*gaps counts"]) -> Float[Tensor, "*gaps"]:
-    """How many tokens are expected, given logits over the counts 0, 1, ..."""
+    """The expected count, given logits over the counts 0, 1, ..."""
     sizes = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
     mean: Tensor = (logits.softmax(-1) * sizes).sum(-1)
     return mean
 
 
 class FlexibleTransformer(Transformer):
-    """Texts of any length to logits of their masks and expectations of their gaps.
+    """Maps texts of any length to logits at their masks and expected counts in their gaps.
 
     The last two ids are the mask and the end marker.
     """
@@ -111,14 +110,14 @@ class FlexibleTransformer(Transformer):
         scalar: Float[Tensor, "B"],
         label: Int[Tensor, "B"] | None = None,
     ) -> Answer:
-        """`queries` are indices in the packed text whose clean tokens are predicted."""
-        ended, places, _ = text.with_ends(self.end_id)
+        """Predictions for packed texts; `queries` are the packed indices of tokens to predict."""
+        ended, indices, _ = text.with_ends(self.end_id)
         longest = int(ended.lengths.max()) if ended.count else 0
         layout = PackedLayout(ended.cu_seqlens, ended.cu_seqlens, longest, longest)
         positions = ended.position_ids
         hidden, condition = self._trunk(ended.tokens, scalar, label, layout, positions, None)
-        assert isinstance(condition, RowCondition), "the network is told the time"
-        queried = places[queries]
+        assert isinstance(condition, RowCondition), "the network is conditioned on the time"
+        queried = indices[queries]
         logits = self._project(hidden[queried], condition[queried])
         return Answer(logits, *self.gap_head(hidden, condition))
 

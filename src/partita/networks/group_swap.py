@@ -1,4 +1,4 @@
-"""GroupSwap (PGM, section 4): where information crosses from each group to the other."""
+"""GroupSwap (PGM, section 4): the layer in which information crosses between the groups."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ QUERY_MLP_RATIO = 4
 
 
 class GroupSwap(nn.Module):
-    """Cross-attention by which each group's positions first read the other group.
+    """Cross-attention in which the positions of each group read the tokens of the other group.
 
     Queries start from V_i = W LN(u + pos_i) + b; the modes "mean" and "logsumexp" add that
-    aggregate of the other group's tokens inside the norm (V'_i). There is no residual: nothing
-    of a position's own group may enter.
+    aggregate of the other group's tokens inside the norm (V'_i). There is no residual connection,
+    which would let in the position's own group.
     """
 
     several: ClassVar = {"key_value": 2}
@@ -53,19 +53,20 @@ class GroupSwap(nn.Module):
         self, positions: Int[Tensor, "*q"], aggregate: Float[Tensor, "*q M"] | None
     ) -> Float[Tensor, "*q W"]:
         """V_i of every position, or V'_i with the other group's aggregate."""
-        if aggregate is None and positions.numel() > self.length:  # one of each is enough
+        if aggregate is None and positions.numel() > self.length:  # compute each position once
             everywhere = torch.arange(self.length, device=positions.device)
             return self.queries(everywhere, None)[positions]
         x = self.base.expand(*positions.shape, -1)
         if self.mode != "learned":
-            x = x + self._places(positions.flatten(), x.shape[-1]).view(x.shape).to(x.dtype)
+            embedded = self._embedded(positions.flatten(), x.shape[-1])
+            x = x + embedded.view(x.shape).to(x.dtype)
         if aggregate is not None:
             x = x + (aggregate if self.aggregate is None else self.aggregate(aggregate))
         processed: Tensor = self.process(self.norm(x))
         return processed
 
-    def _places(self, positions: Tensor, width: int) -> Tensor:
-        """pos_i: sinusoids of the position, or on a grid of its row and of its column."""
+    def _embedded(self, positions: Tensor, width: int) -> Tensor:
+        """pos_i: sinusoids of the position, or on a grid, of its row and its column."""
         if not self.columns:
             return sinusoid(positions.float(), width)
         halves = (sinusoid(x.float(), width // 2) for x in on_grid(positions, self.columns))
@@ -83,7 +84,7 @@ class GroupSwap(nn.Module):
         if self.mode == "mean":
             means = zeros.index_add(0, sequence_ids, x) / sizes.clamp(min=1)[:, None]
             return means.to(memory.dtype)
-        # Take out each channel's largest value, so that no exponential overflows.
+        # Subtract each channel's largest value, so that no exponential overflows.
         index = sequence_ids[:, None].expand_as(x)
         largest = zeros.scatter_reduce(0, index, x.detach(), "amax", include_self=False)
         sums = zeros.index_add(0, sequence_ids, (x - largest[sequence_ids]).exp())

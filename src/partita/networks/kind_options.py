@@ -1,7 +1,7 @@
-"""What there is to choose about one kind of network: `network.options`, a dataclass for each kind.
+"""The options of one kind of network, `network.options`: a dataclass for each kind.
 
-A kind of your own derives from `KindOptions`, with a default for every field, and is registered
-with its network (`kinds.py`). The class reads its options by `MyOptions.of(config)`.
+For your own kind, derive a class from `KindOptions` with a default for every field, and register
+it with the network (`kinds.py`). The network reads its options by `MyOptions.of(config)`.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ K = TypeVar("K", bound="KindOptions")
 
 @dataclass(frozen=True, kw_only=True)
 class KindOptions:
-    """No options: what networks have that are all sizes."""
+    """The base class, without options, for networks that need only sizes."""
 
     @classmethod
     def of(cls: type[K], network: TransformerOptions, kind: str | None = None) -> K:
-        """Those that somebody gave; what this kind does not have is refused."""
+        """The options given in `network.options`; unknown ones are refused."""
         name = kind or network.kind or "this network"
         return cls(**checked_options(WHERE, name, options_of(cls), network.options))
 
     def check(self, network: TransformerOptions) -> None:
-        """Refuse what does not fit the network's sizes."""
+        """Refuse options that do not fit the network's sizes."""
 
     def tiny(self) -> KindOptions:
         """The same choices without sizes, for a dry run on a network of one narrow block."""
         return self
 
     def blocks(self, network: TransformerOptions) -> str:
-        """The blocks of such a network in words."""
+        """The number of blocks of such a network, in words."""
         return f"{network.depth} blocks"
 
     @property
     def summarises(self) -> bool:
-        """Whether a query reads a summary of all that is visible, whose size no program fixes."""
+        """Whether queries read a summary of all visible tokens, whose number is not fixed."""
         return False
 
     @property
     def learned(self) -> bool:
-        """Whether every position has a vector of its own, which is added to its token's."""
+        """Whether positions have learned vectors, which are added to the token embeddings."""
         return False
 
     @property
     def ordered(self) -> bool:
-        """Whether the head knows that tokens are levels in order."""
+        """Whether the head treats tokens as ordered levels."""
         return False
 
     def head_size(self, outputs: int) -> int:
-        """How many numbers tell the distribution of a token with so many values."""
+        """How many numbers parameterize the distribution of a token with `outputs` values."""
         return outputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadOptions(KindOptions):
-    """How tokens are predicted, where they may be levels in order."""
+    """Options of the output head, for tokens that may be ordered levels."""
 
     levels_head: str = "categorical"
     """How tokens are predicted: categorical (any distribution), or logistic (a mixture of
-    discretised logistics, for tokens that are levels in order)."""
+    discretized logistics, for tokens that are ordered levels)."""
     logistics: int = 5
-    """How many logistics a logistic head mixes."""
+    """Number of logistics in the mixture of a logistic head."""
 
     def __post_init__(self) -> None:
         check_name("levels_head", self.levels_head, LEVELS_HEADS)
@@ -88,10 +88,10 @@ class HeadOptions(KindOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenOptions(HeadOptions):
-    """A transformer that reads every token."""
+    """Options of a transformer of tokens."""
 
     positions: str = "rotary"
-    """How positions are told: rotary, or learned (a vector is added to each embedding)."""
+    """How positions are encoded: rotary, or learned (a vector is added to each embedding)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,10 +104,10 @@ class TokenOptions(HeadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PixelOptions(HeadOptions):
-    """Convolutions over pixels."""
+    """Options of a network of pixels."""
 
     channels: int = 1
-    """Tokens of each pixel (3 of a colored one), which stand side by side; a row of the grid has
+    """Tokens of each pixel (3 for RGB), which are adjacent in the sequence; a row of the grid has
     that many for each of its pixels."""
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class PixelOptions(HeadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchOptions(PixelOptions):
-    """A transformer of patches of pixels."""
+    """Options of a transformer of patches of pixels."""
 
     patch: int = 2
     """Rows and columns of pixels in a patch."""
@@ -135,20 +135,20 @@ class PatchOptions(PixelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions(KindOptions):
-    """A partition network: how its blocks are shared out, and what queries are."""
+    """Options of a partition network: the sizes of its decoder, and how queries are made."""
 
     decoder_depth: int | None = None
-    """How many of the blocks are the decoder's; half of network.depth unless given."""
+    """Number of the blocks in the decoder; half of network.depth unless given."""
     decoder_width: int | None = None
     """Channels of each query; network.width unless given."""
     decoder_heads: int | None = None
-    """Attention heads of the decoder; unless given, of the encoder's head width, as far as the
-    width allows."""
+    """Attention heads of the decoder; by default as many as give the encoder's head width, if
+    possible."""
     queries: str = "positions"
-    """What queries start from: positions, learned (no positions), mean or logsumexp (positions
-    and that aggregate of the other group)."""
+    """What queries are computed from: positions, learned (no positions), mean or logsumexp
+    (positions and that aggregate of the other group)."""
     process: str = "linear"
-    """How they are turned into queries: linear or mlp."""
+    """The layer that computes queries from these: linear or mlp."""
 
     def __post_init__(self) -> None:
         if self.decoder_depth is not None:
@@ -187,6 +187,6 @@ class PartitionOptions(KindOptions):
 
 
 def check_name(option: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse a choice that there is not."""
+    """Refuse an unknown name."""
     hint = f"known: {', '.join(known)}"
     require(value in known, f"{WHERE}.{option}", f"unknown name {value!r}", hint)

@@ -1,11 +1,11 @@
-"""The kinds of network that `network.kind` names, with what each reads and its own options.
+"""The kinds of network that `network.kind` can name, what each reads, and its options.
 
     @NETWORKS.register("mine", reads="groups", options=MyOptions)
     class Mine(nn.Module, PartitionNetwork):
         def __init__(self, config: TransformerConfig) -> None: ...
 
-A method asks for a network by what it reads: masked methods for one that reads `tokens`, PGM for
-one that reads `groups`. The first kind that was registered for that is the usual one.
+A method requires a network by what it reads: masked methods one that reads `tokens`, PGM one that
+reads `groups`. The first kind registered for that is the default.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ READS = {
     "growing": "texts that grow",
     "vectors": "vectors in place of tokens",
 }
-"""What a network may read, in words."""
+"""What a network may read, with descriptions."""
 
 N = TypeVar("N", bound=type[nn.Module])
 
@@ -51,22 +51,22 @@ class Kind:
     """A kind of network."""
 
     network: Callable[..., nn.Module]
-    """Its class: a function of a `TransformerConfig`."""
+    """Its class, which is called with a `TransformerConfig`."""
     reads: str
     """What it reads: one of `READS`."""
     options: type[KindOptions]
-    """What it can be given in `network.options`."""
+    """The class of its `network.options`."""
     whole: bool = False
-    """Whether it reads sequences of its full length alone, such as whole images."""
+    """Whether it reads only sequences of its full length, such as whole images."""
 
 
 class NetworkRegistry(Registry[Kind]):
-    """Names to kinds of networks."""
+    """Kinds of network by name."""
 
-    def register(  # type: ignore[override]  # a class, and what is to know of it
+    def register(  # type: ignore[override]  # takes keyword arguments too
         self, name: str, *, reads: str, options: type[KindOptions] = KindOptions, **more: bool
     ) -> Callable[[N], N]:
-        """Decorator of a network's class."""
+        """Class decorator that registers a network."""
         if reads not in READS:
             raise InputError("reads", f"unknown name {reads!r}", f"known: {', '.join(READS)}")
 
@@ -78,7 +78,7 @@ class NetworkRegistry(Registry[Kind]):
         return add
 
     def that_read(self, reads: str) -> list[str]:
-        """The kinds that read this, the usual one first."""
+        """The kinds that read this, the default first."""
         return [name for name, kind in self._entries.items() if kind.reads == reads]
 
 
@@ -98,7 +98,7 @@ for _name, _network, _reads, _options in (
 
 
 def kind_of(network: TransformerOptions, reads: str) -> tuple[str, Kind]:
-    """The kind of network that some options mean for a method, and its name."""
+    """The name and kind of the network for these options; `reads` is what the method requires."""
     fitting = NETWORKS.that_read(reads)
     name = network.kind or fitting[0]
     kind = NETWORKS[name]
@@ -109,20 +109,20 @@ def kind_of(network: TransformerOptions, reads: str) -> tuple[str, Kind]:
 
 
 def options_for(network: TransformerOptions, reads: str) -> KindOptions:
-    """The options of the kind of network that is meant, checked."""
+    """The checked options of the network's kind."""
     name, kind = kind_of(network, reads)
     return kind.options.of(network, name)
 
 
 def make_network(config: TransformerConfig, reads: str = "tokens", **more: Any) -> Any:  # noqa: ANN401 - of the class that is registered
-    """A new network of the kind that the config names, or else of the usual kind."""
+    """A new network of the kind that the config names, or of the default kind."""
     name, kind = kind_of(config, reads)
-    kind.options.of(config, name)  # refuses what it does not have under the kind's name
+    kind.options.of(config, name)  # refuses unknown options, naming the kind
     return kind.network(config, **more)
 
 
 def new_network(options: TransformerOptions, reads: str, **sizes: Any) -> Any:  # noqa: ANN401 - of the class that is registered
-    """A new network for a method that states what it reads, and the sizes that data decide."""
+    """A new network for a method, given what it reads and the sizes that the data determine."""
     named = {field.name for field in fields(TransformerConfig)}
     config = {name: value for name, value in sizes.items() if name in named}
     more = {name: value for name, value in sizes.items() if name not in named}
@@ -130,7 +130,7 @@ def new_network(options: TransformerOptions, reads: str, **sizes: Any) -> Any:  
 
 
 def plain_network(network: TransformerOptions, reads: str) -> TransformerOptions:
-    """The same choices in one form: neither the usual kind nor usual values are written down."""
+    """The same options in a canonical form, without the default kind and default values."""
     name, kind = kind_of(network, reads)
     usual, given = kind.options(), kind.options.of(network, name)
     options = {key: value for key, value in vars(given).items() if value != getattr(usual, key)}

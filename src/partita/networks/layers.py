@@ -1,4 +1,4 @@
-"""Token-wise layers that every network is made of: norms, rotary positions, MLPs, conditioning."""
+"""Token-wise layers that networks are built of: norms, rotary positions, MLPs, conditioning."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def rms_normalise(x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
 
 @dataclass(frozen=True)
 class QKNorm:
-    """Normalises queries and keys, so that no weight can make attention arbitrarily sharp.
+    """Normalizes queries and keys, so that weights cannot make attention arbitrarily sharp.
 
-    Over each head of width D, a logit then is scale sqrt(D) times the cosine of the angle between
-    the two; over the whole "width", that holds for heads of average length.
+    Over each "head" of width D, a logit is then scale sqrt(D) times the cosine of the angle between
+    query and key; over the whole "width", that holds for heads of average norm.
     """
 
     over: str = "head"
@@ -51,7 +51,7 @@ class QKNorm:
 def normalised(
     query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"], norm: QKNorm | None
 ) -> tuple[Float[Tensor, "*q H D"], Float[Tensor, "*k H D"]]:
-    """QK normalisation, where a network has it."""
+    """Queries and keys with QK normalization, or unchanged if there is none."""
     return (query, key) if norm is None else norm(query, key)
 
 
@@ -116,7 +116,7 @@ class Rotary(NamedTuple):
     def at(
         positions: Int[Tensor, "*tokens"], head_width: int, base: float, columns: int = 0
     ) -> Rotary:
-        """The table for the given positions, on a line or on a grid of so many columns."""
+        """The rotations of the given positions, on a line or on a grid of `columns` columns."""
         if columns:
             row, column = (Rotary.at(x, head_width // 2, base) for x in on_grid(positions, columns))
             turns = zip((row.cos, row.sin), (column.cos, column.sin), strict=True)
@@ -126,7 +126,7 @@ class Rotary(NamedTuple):
         return Rotary(angles.cos()[..., None, :], angles.sin()[..., None, :])
 
     def rotate(self, x: Float[Tensor, "*tokens H D"]) -> Float[Tensor, "*tokens H D"]:
-        """Turn queries or keys."""
+        """Rotate queries or keys."""
         first, second = x.float().chunk(2, dim=-1)
         turned = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
         return torch.cat(turned, dim=-1).to(x.dtype)
@@ -164,7 +164,7 @@ class SquaredReluMLP(nn.Module):
 
 @MLPS.register("swiglu")
 class SwigluMLP(nn.Module):
-    """down(silu(gate) * up); 2/3 of the width, so that parameters match the other MLPs."""
+    """down(silu(gate) * up), with 2/3 of the hidden width to match the other MLPs' parameters."""
 
     several: ClassVar = {"up": 2}
 
@@ -185,7 +185,7 @@ def sinusoid(
 ) -> Float[Tensor, "B features"]:
     """[cos(x f_j), sin(x f_j)] with f_j = 10000^(-2j/features), which never reaches 1/10000.
 
-    Where it is `inclusive`, the last frequency is 1/10000: f_j = 10000^(-2j/(features - 2)).
+    With `inclusive`, the last frequency is 1/10000: f_j = 10000^(-2j/(features - 2)).
     """
     half = features // 2
     steps = max(half - 1, 1) if inclusive else half
@@ -195,7 +195,7 @@ def sinusoid(
 
 
 class Conditioning(nn.Module):
-    """A scalar (time or noise level) and a class label, as one vector for every adaLN layer."""
+    """Embeds a scalar (time or noise level) and a class label as one vector for adaLN layers."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class Conditioning(nn.Module):
         hidden: int | None = None,
         inclusive: bool = False,
     ) -> None:
-        """`features` are the sinusoids that the scalar becomes (see there for `inclusive`)."""
+        """`features` is the number of sinusoids of the scalar; see `sinusoid` for `inclusive`."""
         super().__init__()
         self.features, self.inclusive = features, inclusive
         self.time_in = nn.Linear(features, hidden or width) if time else None
@@ -240,7 +240,7 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 
 
 def zero_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A linear layer that starts at zero: a new branch changes nothing until it learns."""
+    """A linear layer initialized at zero, so that a new branch contributes nothing at first."""
     layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.zeros_(layer.weight)
     if bias:

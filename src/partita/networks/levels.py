@@ -1,15 +1,15 @@
-"""A head that knows the order of levels: a mixture of discretised logistics.
+"""An output head for ordered levels: a mixture of discretized logistics.
 
-A level v of 0..V-1 is what a real number rounds to, and everything beyond the ends rounds to the
-ends. If the number is logistic, with mean m and scale s (in levels), then with sigma its
-distribution function and a_v = (v + 1/2 - m) / s,
+A level v of 0..V-1 is a real number rounded, with everything beyond the ends rounded to the ends.
+If the number is logistic with mean m and scale s (in levels), then with the logistic distribution
+function sigma and a_v = (v + 1/2 - m) / s,
 
     P(0)     = sigma(a_0)
     P(v)     = sigma(a_v) - sigma(a_{v-1}) = sigma(a_v) sigma(-a_{v-1}) (1 - e^(-1/s))
     P(V-1)   = sigma(-a_{V-2})
 
-The product is the difference exactly, as (1 + e^x)(1 + e^y) divides e^x - e^y, and it has a
-logarithm without cancellation, however far in the tails v lies.
+The product equals the difference exactly, as (1 + e^x)(1 + e^y) divides e^x - e^y, and its
+logarithm has no cancellation, however far in the tails v is.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def discretised_logistic(
 
 
 def mixture_log_probabilities(numbers: Float[Tensor, "*n P"], levels: int) -> Float[Tensor, "*n V"]:
-    """Log-probabilities of the levels under a mixture, whose numbers are a network's.
+    """Log-probabilities of the levels under a mixture; `numbers` are a network's outputs.
 
-    Numbers of zero are logistics that share out the range evenly: were they all alike, they would
-    stay so. Means reach one range beyond each end, and scales are bounded, so that whatever the
-    numbers are, logarithms and gradients are finite. In float32 or better.
+    If all numbers are zero, the logistics cover the range evenly: identical ones would never
+    diverge. Means reach one range beyond each end, and scales are bounded, so that logarithms and
+    gradients are finite for any numbers. In float32 or better.
     """
     numbers = numbers.to(torch.promote_types(numbers.dtype, torch.float32))
     weights, means, scales = numbers.chunk(LOGISTIC_NUMBERS, dim=-1)
     count = weights.shape[-1]
-    centres = torch.arange(count, device=numbers.device, dtype=numbers.dtype) + 0.5
-    means = centres * (levels / count) - 0.5 + levels * torch.tanh(means / 2)
+    centers = torch.arange(count, device=numbers.device, dtype=numbers.dtype) + 0.5
+    means = centers * (levels / count) - 0.5 + levels * torch.tanh(means / 2)
     scales = math.log(levels / (2 * count)) + scales
     scales = LOG_SCALE_BOUND * torch.tanh(scales / LOG_SCALE_BOUND)
     each = discretised_logistic(means, scales, levels)

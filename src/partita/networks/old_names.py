@@ -1,6 +1,6 @@
 """Keywords of `TransformerOptions` in version 0.1: they work for one more version, with a warning.
 
-What only one kind of network has is in its `options` now.
+Options of a single kind of network have moved to its `options`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MOVED: Mapping[str, str] = {
 """Old keys to keys of `options`."""
 
 T = TypeVar("T")
-_LEVEL = 3  # of the warning: where somebody wrote the old name
+_LEVEL = 3  # stack level of the warning: the line that uses the old name
 
 
 def DecoderOptions(**chosen: Any) -> dict[str, Any]:  # noqa: N802 - a class until now
-    """Choices for a partition network, as its `options` have them."""
+    """Options of a partition network, as the dict for `options`."""
     new = {MOVED[f"decoder.{name}"]: value for name, value in chosen.items()}
     said = f"partita.DecoderOptions is no longer needed: write options={new!r}"
     warnings.warn(said, DeprecationWarning, stacklevel=_LEVEL - 1)

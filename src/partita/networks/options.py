@@ -1,4 +1,4 @@
-"""What there is to choose about a network. Data and method decide the rest."""
+"""Options of a network that a recipe sets; data and method determine the rest."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ QK_NORMS = ("head", "width")
 @knows_old_keywords
 @dataclass(frozen=True, kw_only=True)
 class TransformerOptions:
-    """What there is to choose about a network; data and method decide the rest."""
+    """Options of a network that a recipe sets; data and method determine the rest."""
 
     kind: str | None = None
     """Kind of network: transformer (of tokens), or for pixels unet (convolutions) or patches (a
     transformer of patches); the method's own unless given, such as pgm's partition."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What its kind has to choose besides, for example {patch: 4} of patches, {decoder_depth: 2}
-    of partition; `partita methods NAME` lists them."""
+    """Further options of its kind, for example {patch: 4} of patches, {decoder_depth: 2} of
+    partition; `partita methods NAME` lists them."""
     length: int = 1024
     """Longest sequence."""
     width: int = 768
@@ -41,30 +41,30 @@ class TransformerOptions:
     norm: str = "rms"
     """Kind of norm: rms, layer (a gain) or affine (layer norm with gain and bias)."""
     qk_norm: bool = True
-    """Whether queries and keys are normalised."""
+    """Whether queries and keys are normalized."""
     qk_norm_over: str = "head"
-    """What is normalised at once: the channels of a head, or all of the width."""
+    """What is normalized together: the channels of a head, or of the whole width."""
     qk_scale: float = 2.0
-    """Factor on the logits of attention between normalised queries and keys, which without one are
-    too small for heads to pick single tokens out of many."""
+    """Factor on the attention logits of normalized queries and keys; without it they are too small
+    for heads to pick single tokens out of many."""
     head_bias: bool = False
     """Whether the output projection has a bias."""
     dropout: float = 0.0
-    """Share of each branch's output that training drops."""
+    """Dropout rate of each branch's output in training."""
     classes: int = 0
     """Number of class labels; 0 for none."""
     condition_width: int = 128
-    """Channels of the vector that tells time and label."""
+    """Channels of the vector that embeds time and label."""
     rotary_base: float = 10000.0
-    """Base of the rotary frequencies; longer sequences want a larger one."""
+    """Base of the rotary frequencies; longer sequences need a larger one."""
     grid: int = 0
-    """Columns of the grid that positions fill row by row (images); 0 for a line. Rotary positions
-    then turn half of the channels with the row and half with the column."""
+    """Columns of the grid that positions fill row by row (images); 0 for a line. On a grid, rotary
+    positions rotate half of the channels by the row and half by the column."""
     registers: int = 0
-    """Learned tokens without a position that all others may read, and that nobody predicts."""
+    """Number of registers: learned vectors that all tokens attend to and that are not predicted."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "options", dict(self.options or {}))  # null is nothing
+        object.__setattr__(self, "options", dict(self.options or {}))  # null means no options
         for name in ("length", "width", "heads", "condition_width"):
             require_int(getattr(self, name), f"network.{name}")
         require_int(self.depth, "network.depth", 1, DEEPEST)
@@ -110,7 +110,7 @@ class TransformerConfig(TransformerOptions, NetworkConfig):
 
     @property
     def normalises(self) -> QKNorm | None:
-        """How queries and keys are normalised."""
+        """How queries and keys are normalized; None if they are not."""
         return QKNorm(self.qk_norm_over, self.qk_scale) if self.qk_norm else None
 
     @property
@@ -119,9 +119,9 @@ class TransformerConfig(TransformerOptions, NetworkConfig):
 
 
 def check_heads(width: int, heads: int, argument: str, grid: int = 0) -> None:
-    """Heads of equal and even width: rotary positions turn pairs of channels.
+    """Require heads of equal and even width, as rotary positions rotate pairs of channels.
 
-    On a grid there are pairs for the row and as many for the column.
+    On a grid there are as many pairs for the row as for the column.
     """
     problem = f"width {width} must be an even multiple of heads {heads}"
     require(width % (2 * heads) == 0, argument, problem)
@@ -130,7 +130,7 @@ def check_heads(width: int, heads: int, argument: str, grid: int = 0) -> None:
 
 
 def refuse_options(options: TransformerOptions, network: str, **reasons: str) -> None:
-    """Say so where somebody chooses what a kind of network cannot have, and why it cannot."""
+    """Refuse options that a kind of network does not support, for the given reasons."""
     plain = TransformerOptions()
     for name, reason in reasons.items():
         value = getattr(options, name)

@@ -1,16 +1,17 @@
-"""The Partition Transformer (PGM, section 4): no information crosses from a group to itself.
+"""The Partition Transformer (PGM, section 4): each group of tokens is predicted from the other.
 
-    encoder     self-attention blocks in which a token reads its own group alone
-    GroupSwap   queries that know nothing of their own group read the encoder's output of the other
+    encoder     self-attention blocks in which a token attends to its own group only
+    GroupSwap   cross-attention: queries that do not depend on their own group's tokens read the
+                encoder's output for the other group
     decoder     cross-attention blocks: keys and values from the encoder, queries from GroupSwap
-                or from the block before
+                or from the previous block
 
-The logits at a position depend on the tokens of the other group alone, so one pass predicts all
-tokens of both groups. When sampling, the revealed tokens are the one group: they alone are
-encoded, and only the queried positions are decoded.
+The logits at a position depend only on the tokens of the other group, so one pass predicts all
+tokens of both groups. In sampling, the revealed tokens are one group: only they are encoded, and
+only the queried positions are decoded.
 
-There may be registers, which both groups read beside their own tokens, so that an empty group
-still has something to read. What a group makes of them is its own.
+Optional registers are learned vectors that each group attends to beside its own tokens, so that an
+empty group still has keys. Each group has its own copy, so they carry nothing across.
 
 Everything runs on packed tokens (`contracts/packed.py`).
 """
@@ -33,7 +34,7 @@ from partita.networks.trunk import Trunk
 
 
 class PartitionTransformer(Trunk, PartitionNetwork):
-    """Tokens and their groups to logits that never look at a token's own group."""
+    """Maps tokens and their groups to logits that never depend on a token's own group."""
 
     Options = PartitionOptions
     options: PartitionOptions
@@ -54,13 +55,16 @@ class PartitionTransformer(Trunk, PartitionNetwork):
 
     @property
     def attended_width(self) -> float:
-        """Two groups with shares t and 1 - t, t uniform, read t^2 + (1-t)^2 of all pairs among
-        themselves, which is 2/3 in the mean, and 2 t (1-t) across, which is 1/3."""
+        """Attention cost of one pass, averaged over partitions (see `AnyNetwork`).
+
+        Groups of shares t and 1 - t, t uniform, have t^2 + (1-t)^2 of all pairs inside the groups,
+        2/3 on average, and 2 t (1-t) across, 1/3 on average.
+        """
         depth, width, _ = self.options.decoder(self.config)
         encoder = self.config.depth - depth
         return (2 * encoder * self.config.width + (depth + 1) * width) / 3
 
-    # One group answers for the other -----------------------------------------------------------
+    # Predicting queried positions from the revealed tokens -------------------------------------
 
     def forward(
         self,
@@ -75,16 +79,15 @@ class PartitionTransformer(Trunk, PartitionNetwork):
     ) -> Float[Tensor, "N V"]:
         """Logits at the queried positions given the revealed tokens; no other token is read.
 
-        The work grows with the revealed tokens and the queries, whatever L is.
+        The cost depends on the number of revealed tokens and queries, not on L.
         """
         documents, shape = PackedBatch.of_rows(tokens, layout), tokens.shape
-        number = documents.sequence_ids.view(shape)
-        position = documents.position_ids.view(shape)
+        sequence_ids = documents.sequence_ids.view(shape)
+        position_ids = documents.position_ids.view(shape)
 
-        def sort(places: Queries) -> tuple[PackedBatch, Tensor]:
-            return PackedBatch.sort(
-                places, position[places], number[places], documents.count, shape[1]
-            )
+        def sort(indices: Queries) -> tuple[PackedBatch, Tensor]:
+            positions, sequences = position_ids[indices], sequence_ids[indices]
+            return PackedBatch.sort(indices, positions, sequences, documents.count, shape[1])
 
         clean, _ = sort(places_of(revealed, tokens))
         queried, order = sort(queries)
@@ -93,7 +96,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
         vectors = unsorted(vectors, order)
         return self._logits(self.head(vectors)) if project else vectors
 
-    # Each group answers for the other ----------------------------------------------------------
+    # Predicting each group from the other ------------------------------------------------------
 
     def both(
         self,
@@ -106,20 +109,20 @@ class PartitionTransformer(Trunk, PartitionNetwork):
         layout: Layout = DENSE,
         project: bool = True,
     ) -> tuple[Float[Tensor, "N V"], Queries]:
-        """Logits of all real tokens, each from the other group, and where they stand.
+        """Logits of all real tokens, each given the other group, and their positions.
 
-        With `project=False` what the head reads, in place of the logits.
+        With `project=False`, the inputs of the output head instead of the logits.
         """
         documents, length = PackedBatch.of_rows(tokens, layout), tokens.shape[1]
-        places, positions = documents.indices, documents.position_ids
+        indices, positions = documents.indices, documents.position_ids
         group = 2 * documents.sequence_ids + groups.flatten()
         if real is not None:
             kept = real.flatten().nonzero()[:, 0]
-            places = Queries(places.rows[kept], places.positions[kept])
+            indices = Queries(indices.rows[kept], indices.positions[kept])
             positions, group = positions[kept], group[kept]
         count = 2 * documents.count
-        clean, _ = PackedBatch.sort(places, positions, group, count, length)
-        queried, _ = PackedBatch.sort(places, positions, group ^ 1, count, length)
+        clean, _ = PackedBatch.sort(indices, positions, group, count, length)
+        queried, _ = PackedBatch.sort(indices, positions, group ^ 1, count, length)
         condition = self.condition(scalar, label, tokens.shape[0])
         rows = documents.row_of_sequence().repeat_interleave(2)
         vectors = self.vectors(tokens, clean, queried, condition, rows)
@@ -133,9 +136,9 @@ class PartitionTransformer(Trunk, PartitionNetwork):
         condition: Float[Tensor, "B C"] | None,
         rows: Int[Tensor, "S"],
     ) -> Float[Tensor, "N W"]:
-        """What the head reads for what is queried of sequences, given their clean tokens.
+        """The inputs of the output head for the queries of each sequence, given its clean tokens.
 
-        Sequences with the same number belong together; `rows` are those that they are of.
+        Sequence i of `queried` reads sequence i of `clean`; `rows[i]` is the row of both.
         """
         x = self.embed(tokens[clean.indices])
         if self.registers is not None:

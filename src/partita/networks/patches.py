@@ -1,9 +1,9 @@
-"""A transformer whose tokens are patches of pixels: fewer of them, and each says more.
+"""A transformer of image patches: each hidden vector stands for a patch of pixels.
 
-All levels of a patch, masked or not, are embedded together: every place of a patch has a table of
-its own (with a row for the mask), and their vectors are added. Rotary positions tell the patch's
-row and column. One hidden vector says the logits of every pixel of its patch, which are therefore
-independent given what is visible; so they are in any masked model.
+The levels of a patch, masked or not, are embedded together: every position in a patch has its own
+table (with a row for the mask), and the vectors are summed. Rotary positions encode the patch's row
+and column. The logits of all pixels of a patch come from one hidden vector; they are independent
+given the visible pixels, as in any masked model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from partita.networks.pixels import PixelTrunk
 
 
 class PatchTransformer(PixelTrunk):
-    """Masked images to logits, by the blocks of `Transformer` on patches."""
+    """Maps masked images to logits, with the blocks of `Transformer` on patches."""
 
     Options = PatchOptions
     options: PatchOptions
@@ -41,13 +41,13 @@ class PatchTransformer(PixelTrunk):
     def _read(self, image: Tensor, condition: Tensor | None) -> Tensor:
         tables = torch.arange(self.tokens_each, device=image.device) * self.config.vocab_size
         hidden = self.embed(self._cut(image) + tables).sum(-2)
-        told = None if condition is None else condition[:, None]
-        places = torch.arange(hidden.shape[1], device=hidden.device)
+        vectors = None if condition is None else condition[:, None]
+        positions = torch.arange(hidden.shape[1], device=hidden.device)
         head_width = self.config.width // self.config.heads
-        rotary = Rotary.at(places, head_width, self.config.rotary_base, self.columns)
+        rotary = Rotary.at(positions, head_width, self.config.rotary_base, self.columns)
         for block in self.blocks:
-            hidden = self._run(block, hidden, rotary, DENSE, told)
-        return self._joined(self._numbers(hidden, told))
+            hidden = self._run(block, hidden, rotary, DENSE, vectors)
+        return self._joined(self._numbers(hidden, vectors))
 
     def _cut(self, image: Tensor) -> Tensor:
         """Images [B, H, W, C] as rows of patches [B, N, tokens of a patch]."""
@@ -56,7 +56,7 @@ class PatchTransformer(PixelTrunk):
         return rows.transpose(2, 3).reshape(count, -1, self.tokens_each)
 
     def _joined(self, numbers: Tensor) -> Tensor:
-        """Numbers of every patch [B, N, tokens of a patch times P] in the order of tokens."""
+        """Outputs of every patch [B, N, tokens of a patch times P], in the order of tokens."""
         side, count, channels = self.options.patch, numbers.shape[0], self.shape.channels
         size = self.head_size
         rows = numbers.reshape(count, -1, self.columns, side, side, channels, size)

@@ -1,12 +1,12 @@
-"""The U-Net of MD4 for masked pixels: convolutions that never leave the full resolution.
+"""The U-Net of MD4 for masked pixels: convolutions at full resolution throughout.
 
-Every channel's level has an embedding (one table; the mask has its own), and a convolution reads
-those of a pixel side by side. Then come `depth` residual blocks; two blocks around attention
-between all pixels; and `depth` + 1 blocks, each of which also reads what an earlier block left,
-the last one first. A convolution says the logits of all channels of a pixel.
+The level of every channel is embedded (one table; the mask has its own row), and a convolution
+reads the concatenated embeddings of a pixel. Then come `depth` residual blocks; two blocks around
+attention between all pixels; and `depth` + 1 blocks with skip connections from the earlier blocks,
+in reverse order. A convolution gives the logits of all channels of a pixel.
 
-The condition is added inside every block. Like all last layers here, what enters the stream starts
-at zero, so the untrained network is exactly uniform.
+The condition is added inside every block. All projections into the residual stream are initialized
+at zero, and so is the last layer, so the untrained network is exactly uniform.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ GROUP_NORM_EPS = 1e-6
 
 
 def group_norm(width: int, least: int = GROUP_CHANNELS) -> nn.GroupNorm:
-    """32 groups, or fewer where that would leave less than `least` channels to each.
+    """32 groups, or fewer so that each has at least `least` channels.
 
-    The reference has 32 at any width. In a group of one channel, the norm takes away whatever is
-    the same at all pixels, and so all that the condition could say.
+    The reference has 32 at any width. In a group of one channel, the norm removes whatever is the
+    same at all pixels, and thereby the condition.
     """
     groups = math.gcd(GROUPS, width)
     while groups > 1 and width // groups < least:
@@ -45,15 +45,15 @@ def group_norm(width: int, least: int = GROUP_CHANNELS) -> nn.GroupNorm:
     return nn.GroupNorm(groups, width, eps=GROUP_NORM_EPS)
 
 
-class ToldConvolutions(Convolutions):
-    """The block whose condition, if there is one, is added before the second norm."""
+class ConditionedConvolutions(Convolutions):
+    """A convolution block in which the condition, if any, is added before the second norm."""
 
     def __init__(self, config: TransformerConfig, inputs: int, norm: Norm = group_norm) -> None:
         super().__init__(inputs, config.width, config.dropout, norm)
-        told = zero_linear(config.condition_width, config.width, bias=False)
-        self.modulation = told if config.conditioned else None
+        modulation = zero_linear(config.condition_width, config.width, bias=False)
+        self.modulation = modulation if config.conditioned else None
 
-    def _told(self, branch: Tensor, condition: Tensor | None) -> Tensor:
+    def _modulated(self, branch: Tensor, condition: Tensor | None) -> Tensor:
         if self.modulation is not None:
             branch = branch + self.modulation(condition)[:, :, None, None]
         normed: Tensor = self.norm_out(branch)
@@ -61,7 +61,7 @@ class ToldConvolutions(Convolutions):
 
 
 class PixelAttention(nn.Module):
-    """A norm and attention between all pixels, which knows nothing of where they are."""
+    """A norm and attention between all pixels, without positions."""
 
     several: ClassVar = {"qkv": 3}
 
@@ -75,7 +75,7 @@ class PixelAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B W H V"], condition: Float[Tensor, "B C"] | None = None
     ) -> Float[Tensor, "B W H V"]:
-        """The condition is not read: blocks of all kinds are called alike."""
+        """Attend; the condition is ignored, but all blocks have the same signature."""
         del condition
         line = self.norm(x).flatten(2).transpose(1, 2)
         query, key, value = self.qkv(line).unflatten(-1, (3, self.heads, -1)).unbind(-3)
@@ -84,25 +84,26 @@ class PixelAttention(nn.Module):
 
 
 class PixelUNet(PixelTrunk):
-    """Masked images to logits, by convolutions at one resolution."""
+    """Maps masked images to logits, with convolutions at full resolution."""
 
     def __init__(self, config: TransformerConfig, *, group_channels: int = GROUP_CHANNELS) -> None:
-        """The groups of every norm have `group_channels` channels at least."""
+        """The groups of every norm have at least `group_channels` channels."""
         super().__init__(config)
-        width, told = config.width, config.condition_width
-        require(told % 2 == 0, "network.condition_width", f"must be even, got {told}")
+        width, size = config.width, config.condition_width
+        require(size % 2 == 0, "network.condition_width", f"must be even, got {size}")
         if config.conditioned:
             self.conditioning = Conditioning(
-                told, config.time, config.classes, features=told, hidden=4 * told, inclusive=True
+                size, config.time, config.classes, features=size, hidden=4 * size, inclusive=True
             )
         norm = partial(group_norm, least=group_channels)
         self.tokens_each = self.shape.channels
         self.enter = nn.Conv2d(self.shape.channels * width, width, 3, padding=1)
         ways = (width,) * config.depth, (2 * width,) * (config.depth + 1)
         self.down, self.up = (
-            nn.ModuleList(ToldConvolutions(config, inputs, norm) for inputs in way) for way in ways
+            nn.ModuleList(ConditionedConvolutions(config, inputs, norm) for inputs in way)
+            for way in ways
         )
-        first, last = (ToldConvolutions(config, width, norm) for _ in range(2))
+        first, last = (ConditionedConvolutions(config, width, norm) for _ in range(2))
         attention = PixelAttention(width, config.heads, norm)
         self.middle = nn.ModuleList([first, attention, last])
         self.norm_out = norm(width)
@@ -112,18 +113,18 @@ class PixelUNet(PixelTrunk):
 
     @property
     def attended_width(self) -> float:
-        """As `AnyNetwork` has it: one layer of attention, in the middle."""
+        """See `AnyNetwork`: there is one layer of attention, in the middle."""
         return self.config.width
 
     def _read(self, image: Tensor, condition: Tensor | None) -> Tensor:
         hidden = self.enter(self.embed(image).flatten(3).permute(0, 3, 1, 2))
-        beside = [hidden]
+        skips = [hidden]
         for block in self.down:
             hidden = self._run(block, hidden, condition)
-            beside.append(hidden)
+            skips.append(hidden)
         for block in self.middle:
             hidden = self._run(block, hidden, condition)
         for block in self.up:
-            hidden = self._run(block, torch.cat([hidden, beside.pop()], dim=1), condition)
+            hidden = self._run(block, torch.cat([hidden, skips.pop()], dim=1), condition)
         numbers: Tensor = self.leave(F.silu(self.norm_out(hidden)))
         return numbers.permute(0, 2, 3, 1).reshape(len(image), self.config.length, -1)

@@ -1,6 +1,6 @@
-"""What networks of pixels share: the image that a row of tokens is, and whole images in and out.
+"""The base class of networks of pixels, which reshape rows of tokens to whole images.
 
-Tokens are the levels of an image row by row, and the channels of a pixel side by side.
+Tokens are the levels of an image row by row, with the channels of a pixel adjacent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ImageShape(NamedTuple):
 
     @staticmethod
     def of(network: TransformerOptions, channels: int = 1) -> ImageShape:
-        """What the length, the grid and the channels of a network say of its images."""
+        """The image shape that follows from a network's length, grid and channels."""
         columns = network.grid
         remedy = "give the width of the image times network.options.channels"
         require(columns > 0, "network.grid", "is 0, but an image has columns", remedy)
@@ -42,15 +42,15 @@ class ImageShape(NamedTuple):
 
 
 class PixelTrunk(Trunk, Network):
-    """Tokens to logits by way of a whole image; a subclass says how."""
+    """Maps tokens to logits through a whole image; a subclass defines `_read`."""
 
     Options: ClassVar[type[PixelOptions]] = PixelOptions
     options: PixelOptions
     fusible = False
 
     def __init__(self, config: TransformerConfig) -> None:
-        places = "reads places in two directions"
-        refuse_options(config, "a network of pixels", registers=places)
+        reason = "reads places in two directions"
+        refuse_options(config, "a network of pixels", registers=reason)
         super().__init__(config)
         self.shape = ImageShape.of(config, self.options.channels)
 
@@ -63,7 +63,7 @@ class PixelTrunk(Trunk, Network):
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "*out V"]:
-        """Logits at every token, or at the queried ones alone."""
+        """Logits at every token, or only at the queried ones."""
         self._check_images(tokens, layout)
         condition = self.condition(scalar, label, tokens.shape[0])
         numbers = self._read(tokens.reshape(-1, *self.shape), condition)
@@ -75,7 +75,7 @@ class PixelTrunk(Trunk, Network):
     def _read(
         self, image: Int[Tensor, "B H W C"], condition: Float[Tensor, "B D"] | None
     ) -> Float[Tensor, "B L P"]:
-        """What the head says of every token."""
+        """The head's outputs for every token."""
 
     def _check_images(self, tokens: Tensor, layout: Layout) -> None:
         length = self.config.length

@@ -1,7 +1,7 @@
-"""Quantisers: vectors to codes and back, with gradients that pass as if nothing had happened.
+"""Vector quantizers: vectors to codes and back, with straight-through gradients.
 
-ema   a codebook that follows the mean of the vectors that choose each code (van den Oord et
-      al., 2017, appendix A.1); codes that nobody chooses are moved to vectors of the batch
+ema   a codebook that follows the mean of the vectors assigned to each code (van den Oord et al.,
+      2017, appendix A.1); unused codes are moved to vectors of the batch
 fsq   no codebook: each coordinate is squashed and rounded to a few levels (Mentzer et al., 2023)
 """
 
@@ -20,21 +20,21 @@ from partita.errors import require, require_int
 from partita.randomness import Noise, Purpose
 
 LARGEST_CODEBOOK = 1 << 20
-_TABLE = 1 << 24  # numbers of a table of vectors by codes that is made at a time
+_TABLE = 1 << 24  # most numbers of a table of vectors by codes that is computed at once
 
 
 class Quantised(NamedTuple):
-    """What a quantiser makes of vectors."""
+    """Quantized vectors, with their codes and the commitment loss."""
 
     values: Float[Tensor, "N D"]
-    """The codes' vectors; their gradient goes to the vectors that were quantised."""
+    """The codes' vectors; their gradient is passed on to the input vectors."""
     codes: Int64[Tensor, "N"]
     commitment: Float[Tensor, ""]
-    """Mean squared distance of the vectors from their codes, which pulls the encoder to them."""
+    """Mean squared distance of the vectors from their codes, a loss for the encoder."""
 
 
 class Quantiser(nn.Module):
-    """What a VQ network needs: `size` codes of `dimension` numbers each."""
+    """The base class of quantizers, with `size` codes of `dimension` numbers each."""
 
     size: int
     dimension: int
@@ -44,20 +44,20 @@ class Quantiser(nn.Module):
 
     @abstractmethod
     def embed(self, codes: Int64[Tensor, "N"]) -> Float[Tensor, "N D"]:
-        """The vectors of codes."""
+        """The vectors of the given codes."""
 
     def revive(self, vectors: Float[Tensor, "N D"], seed: int, step: int) -> int:  # noqa: ARG002
-        """Before a training step: give codes that are not used a place; how many there were."""
+        """Before a training step, move unused codes to input vectors; returns their number."""
         return 0
 
     def follow(self, vectors: Float[Tensor, "N D"], codes: Int64[Tensor, "N"]) -> None:
-        """After a training step: move codes towards the vectors that chose them."""
+        """After a training step, move codes towards the vectors assigned to them."""
 
 
 class EMAQuantiser(Quantiser):
-    """The nearest vector of a codebook that is learned by moving averages, not by gradients.
+    """Nearest neighbors in a codebook that is learned by moving averages, not by gradients.
 
-    It starts with codes that nobody has ever chosen, so that the first batch places all of them.
+    At first all codes are unused, so the first batch places all of them.
     """
 
     codebook: Tensor
@@ -66,7 +66,7 @@ class EMAQuantiser(Quantiser):
     def __init__(
         self, size: int, dimension: int, decay: float = 0.99, unused: float = 0.03
     ) -> None:
-        """A code counts as unused below that share of the mean number of uses."""
+        """A code is unused if its uses are below `unused` times the mean number of uses."""
         super().__init__()
         require_int(size, "codes", 2, LARGEST_CODEBOOK)
         require_int(dimension, "dimension", 1, 1 << 12)
@@ -96,10 +96,10 @@ class EMAQuantiser(Quantiser):
         mean = len(vectors) / self.size
         (dead,) = torch.nonzero(self.uses < self.unused * mean, as_tuple=True)
         if len(dead):
-            place = torch.zeros(1, 1, dtype=torch.int64, device=dead.device)
-            draws = Noise(seed, dead).uniform(Purpose.CODES, step, place)[:, 0]
+            position = torch.zeros(1, 1, dtype=torch.int64, device=dead.device)
+            draws = Noise(seed, dead).uniform(Purpose.CODES, step, position)[:, 0]
             self.codebook[dead] = vectors.detach()[(draws * len(vectors)).long()]
-            self.uses[dead] = mean  # some time to be chosen in, before it counts as unused again
+            self.uses[dead] = mean  # so that they do not count as unused again at once
         return len(dead)
 
     @torch.no_grad()
@@ -108,7 +108,7 @@ class EMAQuantiser(Quantiser):
         most = max(1, _TABLE // self.size)
         parts = torch.split(vectors.detach(), most), torch.split(codes, most)
         for part, chosen in zip(*parts, strict=True):
-            # A product adds in a fixed order on every device, which index_add need not.
+            # A matrix product adds in a fixed order on every device, index_add does not.
             one_hot = F.one_hot(chosen, self.size).to(part.dtype)
             counts += one_hot.sum(0)
             sums += one_hot.T @ part
@@ -119,10 +119,10 @@ class EMAQuantiser(Quantiser):
 
 
 class FSQuantiser(Quantiser):
-    """Finite scalar quantisation: coordinate i takes levels[i] evenly spaced values from -1 to 1.
+    """Finite scalar quantization: coordinate i takes levels[i] evenly spaced values from -1 to 1.
 
-    tanh brings a number to (-1, 1), rounding to the nearest value; all combinations are codes,
-    counted with the first coordinate as the fastest.
+    tanh maps a number to (-1, 1), and it is rounded to the nearest value. All combinations are
+    codes, numbered with the first coordinate varying fastest.
     """
 
     def __init__(self, levels: tuple[int, ...]) -> None:

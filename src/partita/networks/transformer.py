@@ -1,7 +1,7 @@
-"""The bidirectional transformer (DiT style): tokens in, logits out; it knows nothing of diffusion.
+"""The bidirectional transformer (DiT style): tokens in, logits out, independent of the method.
 
 Pre-norm blocks with rotary positions. With `time` or `classes` set, every block is modulated by
-adaLN (shift, scale and gate for attention, then for the MLP); without them no such layer exists.
+adaLN (shift, scale and gate for attention, then for the MLP); without them it has no adaLN layers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from partita.networks.trunk import Trunk
 
 
 class Transformer(Trunk, CachingNetwork):
-    """Tokens (and positions, a scalar, a label) to logits."""
+    """Maps tokens (and positions, a scalar, a label) to logits."""
 
     recordable = True
     causal = False
@@ -51,15 +51,16 @@ class Transformer(Trunk, CachingNetwork):
         caches: list[KeyValueCache] | None = None,
         project: bool = True,
     ) -> Float[Tensor, "*out V"]:
-        """Logits at every token, or at the queried ones alone (the projection runs on those).
+        """Logits at every token, or only at the queried ones (only those are projected).
 
-        With `project=False` what the head reads, in place of the logits.
+        With `project=False`, the inputs of the output head instead of the logits.
 
-        Tokens are [B, L], or packed [N] with a `PackedLayout`. A scalar and a label belong to
-        a row, or to a sequence of packed tokens; a scalar may also be one for each token of a row.
+        Tokens are [B, L], or packed [N] with a `PackedLayout`. There is one scalar and one label
+        for each row, or for each sequence of packed tokens; a scalar may also be given for each
+        token of a row.
 
-        `positions` say where the tokens stand in their sequences, if not one after the other. With
-        `caches`, tokens read what those hold as well, and are added to it.
+        `positions` are those of the tokens in their sequences, if not consecutive. With `caches`,
+        tokens also attend to the cached tokens, and are appended to them.
         """
         hidden, condition = self._trunk(tokens, scalar, label, layout, positions, caches)
         if queries is not None:
@@ -112,7 +113,7 @@ class Transformer(Trunk, CachingNetwork):
     def _among_registers(
         self, x: Tensor, positions: Tensor, layout: Layout, condition: Condition | None
     ) -> Tensor:
-        """All blocks, with registers after each row, or after each sequence of a cut one."""
+        """All blocks, with registers after each row, or after each sequence of a packed layout."""
         assert self.registers is not None
         each = self.config.registers
         if isinstance(layout, DenseLayout):
@@ -148,7 +149,7 @@ class Transformer(Trunk, CachingNetwork):
 
     @staticmethod
     def _of_queries(condition: Condition | None, queries: Queries) -> Condition | None:
-        """The conditions of queried tokens of a rectangular batch."""
+        """The conditions of the queried tokens of a rectangular batch."""
         if condition is None or isinstance(condition, RowCondition):
             return condition
         each = condition.shape[1]  # one for a row, or one for each of its tokens
@@ -158,7 +159,7 @@ class Transformer(Trunk, CachingNetwork):
 
     @staticmethod
     def _rows(condition: Condition, shape: torch.Size) -> Tensor:
-        """Which vector each token has, as a flat index."""
+        """The index of each token's condition vector."""
         if isinstance(condition, RowCondition):
             return condition.rows
         rows, each = condition.shape[:2]
@@ -174,7 +175,7 @@ class Transformer(Trunk, CachingNetwork):
         ]
 
     def _check_caches(self, tokens: Tensor, layout: Layout, caches: list[KeyValueCache]) -> None:
-        """Refuse what cannot be kept: a cache holds rows of tokens, one after the other."""
+        """Refuse inputs that a cache cannot hold: it holds rows of consecutive tokens."""
         problem = "stand at the end, where a cache goes on"
         require(self.registers is None, "network.registers", problem, "use none")
         dense = isinstance(layout, DenseLayout) and tokens.ndim == 2
@@ -184,9 +185,9 @@ class Transformer(Trunk, CachingNetwork):
         require(end <= self.config.length, "length", problem)
 
     def _positions(self, tokens: Tensor, layout: Layout, past: int) -> Tensor:
-        # On a line, rotary attention sees differences alone: documents in a row need no count of
-        # their own. On a grid they do, as they begin anywhere in a row of it, and so they do where
-        # registers, which no position turns, tell how far from position 0 a token stands.
+        # On a line, rotary attention depends on differences only, so documents in a row need not
+        # start at position 0. On a grid they do, as they may begin anywhere in a row of it. So they
+        # do with registers, which are not rotated and therefore reveal a token's distance from 0.
         absolute = self.places is not None or self.registers is not None
         relative = not self.config.grid and not absolute
         if isinstance(layout, PackedLayout) and (tokens.ndim == 1 or not relative):
@@ -196,7 +197,7 @@ class Transformer(Trunk, CachingNetwork):
     def _conditions(
         self, tokens: Tensor, scalar: Tensor | None, label: Tensor | None, layout: Layout
     ) -> Condition | None:
-        """A vector for each row, which broadcasts over its tokens, for each token, or sequence."""
+        """A vector for each row (to broadcast over its tokens), token or sequence."""
         if isinstance(layout, PackedLayout) and tokens.ndim == 1:
             vectors = self.condition(scalar, label, layout.count)
             return None if vectors is None else RowCondition(vectors, layout.sequence_ids())

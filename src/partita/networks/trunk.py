@@ -1,4 +1,4 @@
-"""What every network has around its blocks: an embedding, conditions, and a way to logits."""
+"""The parts around a network's blocks: token embedding, conditioning and output head."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from partita.networks.layers import NORMS, Conditioning, Rotary, modulate, zero_
 from partita.networks.levels import mixture_log_probabilities
 from partita.networks.options import TransformerConfig
 
-EMBEDDING_STD = 1.0  # no smaller than what blocks add: tokens are heard from the start
+EMBEDDING_STD = 1.0  # no smaller than the blocks' outputs, so that tokens matter from the start
 
 
 class Trunk(nn.Module):
-    """A subclass adds its blocks, initialises them, and then calls `_add_head`."""
+    """Embedding, conditioning and head; a subclass adds its blocks, then calls `_add_head`."""
 
     recompute: bool = False
-    """Keep no activations inside the blocks for the gradient: compute them twice instead."""
+    """Activation checkpointing: recompute the blocks' activations in the backward pass."""
 
     fused: bool | None = None
-    """Whether a loss takes `project=False`, and never holds all logits; on GPUs unless told."""
+    """Whether losses use `project=False` and never store all logits; None: on GPUs."""
 
     Options: ClassVar[type[KindOptions]] = KindOptions
-    """What it reads in `network.options`."""
+    """The class of its `network.options`."""
 
     kind: ClassVar[str | None] = None
-    """The `network.kind` that it is, which its registration writes here."""
+    """Its name in `network.kind`, set when it is registered."""
 
     fusible: ClassVar[bool] = True
-    """Whether what the head reads belongs to one token each."""
+    """Whether each input vector of the head belongs to one token."""
 
     tokens_each: int = 1
-    """How many tokens share a place of the network: those of a pixel, or of a patch."""
+    """How many tokens share a position of the network: those of a pixel, or of a patch."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -65,11 +65,11 @@ class Trunk(nn.Module):
 
     @property
     def attended_width(self) -> float:
-        """As `AnyNetwork` has it: every block attends to all pairs."""
+        """See `AnyNetwork`: every block attends to all pairs."""
         return self.config.depth * self.config.width
 
     def _check_levels(self) -> None:
-        """A head that knows the order of tokens has a value for each of them, and no more."""
+        """Refuse an ordered head if the outputs are not exactly the real tokens."""
         real = 2 <= self.config.outputs == self.config.vocab_size - 1
         problem = "is 'logistic', but this method predicts ids that are no levels in order"
         remedy = "use a method that predicts real tokens alone, such as md4, or leave it out"
@@ -77,18 +77,18 @@ class Trunk(nn.Module):
 
     @property
     def head_size(self) -> int:
-        """How many numbers tell the distribution of a token."""
+        """How many numbers of the head parameterize the distribution of a token."""
         return self.options.head_size(self.config.outputs)
 
     @property
     def fuses(self) -> bool:
-        """Whether the head can be left to a loss, and shall be."""
-        if not self.fusible or self.options.ordered:  # some have no head of this kind
+        """Whether the loss should apply the head itself, calling with `project=False`."""
+        if not self.fusible or self.options.ordered:  # such networks have no linear head
             return False
         return self.head.weight.is_cuda and KERNELS if self.fused is None else self.fused
 
     def _add_head(self, width: int, tokens: int = 1) -> None:
-        """The way from a hidden vector to the logits of so many tokens."""
+        """Add the output head: a hidden vector to the logits of `tokens` tokens."""
         config = self.config
         self.norm_out = NORMS[config.norm](width)
         self.modulation_out = (
@@ -102,15 +102,15 @@ class Trunk(nn.Module):
         self.head = zero_linear(width, tokens * self.head_size, config.head_bias)
 
     def _rotary(self, positions: Tensor, head_width: int) -> Rotary:
-        """Learned positions leave rotary attention nothing to tell."""
+        """Rotations for the positions; none if positions are learned."""
         turned = positions if self.places is None else torch.full_like(positions, NOWHERE)
         return Rotary.at(turned, head_width, self.config.rotary_base, self.config.grid)
 
     def _run(self, block: nn.Module, *inputs: Any) -> Tensor:
-        """A block, whose activations are computed again for the gradient under `recompute`."""
+        """Run a block, with activation checkpointing under `recompute`."""
         run: Callable[..., Tensor] = block
         if self.recompute and self.training and torch.is_grad_enabled():
-            dropping = self.config.dropout > 0  # the second pass must then drop what the first did
+            dropping = self.config.dropout > 0  # then both passes must drop the same activations
             run = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=dropping)
         return run(*inputs)
 
@@ -139,18 +139,18 @@ class Trunk(nn.Module):
         return self._logits(self._numbers(hidden, condition))
 
     def _logits(self, numbers: Tensor) -> Tensor:
-        """What the head says of each token, as logits."""
+        """The head's outputs for each token, as logits."""
         if self.options.ordered:
             return mixture_log_probabilities(numbers, self.config.outputs)
         return numbers
 
     def _numbers(self, hidden: Tensor, condition: Condition | None) -> Tensor:
-        """The head: as many numbers as tell the distribution of a token."""
+        """The head's outputs: `head_size` numbers for each token."""
         numbers: Tensor = self.head(self._vectors(hidden, condition))
         return numbers
 
     def _vectors(self, hidden: Tensor, condition: Condition | None) -> Tensor:
-        """What the head reads."""
+        """The inputs of the head."""
         vectors: Tensor = self.norm_out(hidden)
         if self.modulation_out is not None and condition is not None:
             shift, scale = through(self.modulation_out, condition).chunk(2, -1)

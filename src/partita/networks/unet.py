@@ -1,8 +1,8 @@
-"""A small U-Net for images, after the one of DDPM: enough for digits on a laptop.
+"""A small U-Net for images, after that of DDPM: enough for digits on a laptop.
 
-Residual blocks of convolutions at every resolution, each told the time; half the resolution at
-every level on the way down; a transformer block where the image is smallest; and on the way up
-what the same level had on the way down, side by side with what comes from below.
+It has residual blocks of convolutions at every level, conditioned on the time. Each level on the
+way down has half the resolution; there is a transformer block at the smallest one; and each level
+on the way up is concatenated with the output of the same level on the way down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONDITION_WIDTH = 128
 HEAD_WIDTH = 32
 
 Norm = Callable[[int], nn.Module]
-"""Makes the norm of so many channels."""
+"""Creates the norm for a number of channels."""
 
 
 class Convolutions(nn.Module):
@@ -54,20 +54,20 @@ class Convolutions(nn.Module):
         self, x: Float[Tensor, "B I H W"], condition: Float[Tensor, "B C"] | None
     ) -> Float[Tensor, "B O H W"]:
         branch = self.convolution_in(F.silu(self.norm_in(x)))
-        branch = F.silu(self._told(branch, condition))
+        branch = F.silu(self._modulated(branch, condition))
         branch = self.convolution_out(F.dropout(branch, self.dropout, self.training))
         result: Tensor = self.around(x) + branch
         return result
 
-    def _told(self, branch: Tensor, condition: Tensor | None) -> Tensor:
-        """The second norm, with the condition."""
+    def _modulated(self, branch: Tensor, condition: Tensor | None) -> Tensor:
+        """The second norm, modulated by the condition."""
         assert self.modulation is not None
         shift, scale = self.modulation(condition)[:, :, None, None].chunk(2, 1)
         return modulate(self.norm_out(branch), shift, scale)
 
 
 class UNet(nn.Module):
-    """Images [B, C, H, W] and times [B] (and labels) to images of the same shape."""
+    """Maps images [B, C, H, W] and times [B] (and labels) to images of the same shape."""
 
     def __init__(
         self,
@@ -129,18 +129,18 @@ class UNet(nn.Module):
     ) -> Float[Tensor, "B C H W"]:
         require(label is None or self.classes > 0, "label", "this network has no class labels")
         condition = self.conditioning(t.float(), label, x.shape[0])
-        hidden, beside = self.enter(x), []
+        hidden, skips = self.enter(x), []
         for level in range(self.levels):
             hidden = self._blocks(self.down, level, hidden, condition)
-            beside.append(hidden)
+            skips.append(hidden)
             if level + 1 < self.levels:
                 hidden = self.shrink[level](hidden)
         hidden = self._middle(hidden, condition)
         for level in reversed(range(self.levels)):
             if level + 1 < self.levels:
-                size = beside[level].shape[-2:]
+                size = skips[level].shape[-2:]
                 hidden = self.grow[level](F.interpolate(hidden, size=size, mode="nearest"))
-            hidden = torch.cat([hidden, beside[level]], dim=1)
+            hidden = torch.cat([hidden, skips[level]], dim=1)
             hidden = self._blocks(self.up, level, hidden, condition)
         result: Tensor = self.leave(F.silu(self.norm_out(hidden)))
         return result
@@ -153,11 +153,11 @@ class UNet(nn.Module):
         return hidden
 
     def _middle(self, hidden: Tensor, condition: Tensor) -> Tensor:
-        """Convolutions, attention between all places, convolutions."""
+        """Convolutions, attention between all positions, convolutions."""
         height, width = hidden.shape[-2:]
         hidden = self.middle[0](hidden, condition)
-        places = torch.arange(height * width, device=hidden.device)
-        rotary = Rotary.at(places, HEAD_WIDTH, 10000.0)
+        positions = torch.arange(height * width, device=hidden.device)
+        rotary = Rotary.at(positions, HEAD_WIDTH, 10000.0)
         line = hidden.flatten(2).transpose(1, 2)
         line = self.attention(line, rotary, DENSE, condition[:, None])
         hidden = line.transpose(1, 2).unflatten(2, (height, width))
@@ -166,7 +166,7 @@ class UNet(nn.Module):
 
 
 def zero_convolution(convolution: nn.Conv2d) -> None:
-    """Start at zero: the branch changes nothing, the untrained network predicts 0."""
+    """Initialize at zero, so that a branch contributes nothing and the network predicts 0."""
     nn.init.zeros_(convolution.weight)
     if convolution.bias is not None:
         nn.init.zeros_(convolution.bias)

@@ -19,13 +19,13 @@ from partita.networks.trunk import Trunk
 
 
 class VectorNetwork(AnyNetwork, ABC):
-    """Vectors (and a scalar, a label) to logits at every position."""
+    """Maps vectors (and a scalar and a label) to logits at every position."""
 
     if TYPE_CHECKING:
 
         @property
         def dimensions(self) -> int:
-            """How many numbers a vector has."""
+            """Number of components of a vector."""
 
     @abstractmethod
     def __call__(
@@ -36,11 +36,11 @@ class VectorNetwork(AnyNetwork, ABC):
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "B L V"]:
-        """Logits."""
+        """Logits at every position."""
 
 
 class VectorTransformer(Trunk, VectorNetwork):
-    """The blocks of `Transformer` on vectors of `dimensions` numbers."""
+    """A transformer whose inputs are vectors of `dimensions` numbers instead of tokens."""
 
     dimensions: int
 
@@ -54,7 +54,7 @@ class VectorTransformer(Trunk, VectorNetwork):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         initialise(self.blocks, config.depth)
         self._add_head(config.width)
-        nn.init.normal_(self.embed.weight, std=dimensions**-0.5)  # what comes in has variance 1
+        nn.init.normal_(self.embed.weight, std=dimensions**-0.5)  # as the inputs have variance 1
 
     def forward(
         self,

@@ -1,8 +1,8 @@
-"""A small convolutional encoder and decoder around a quantiser: images as grids of codes.
+"""A small convolutional encoder and decoder with a vector quantizer: images as grids of codes.
 
-The encoder halves the resolution until one place stands for `factor` x `factor` pixels; a
-quantiser names the vector at each place; the decoder doubles the resolution back again. Pixels
-are numbers from -1 to 1.
+The encoder halves the resolution until one position covers `factor` x `factor` pixels; the
+quantizer assigns a code to the vector at each position; the decoder restores the resolution.
+Pixels are in [-1, 1].
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ GROUPS = 8
 
 @dataclass(frozen=True)
 class VQConfig:
-    """The shape of a VQ network, but for that of its images."""
+    """The sizes of a VQ network, without those of its images."""
 
     factor: int = 2
     """Pixels per code along each side: 2, 4 or 8."""
     width: int = 32
-    """Channels inside, a multiple of 8."""
+    """Hidden channels, a multiple of 8."""
     depth: int = 1
     """Residual blocks at each resolution."""
     quantiser: str = "ema"
-    """ema (a learned codebook), or fsq (finite scalar quantisation)."""
+    """ema (a learned codebook), or fsq (finite scalar quantization)."""
     codes: int = 256
     """ema: the size of the codebook."""
     dimension: int = 8
@@ -102,18 +102,18 @@ class VQNetwork(nn.Module):
         self.decoder = _decoder(config, channels, self.quantiser.dimension)
 
     def vectors(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "M D"]:
-        """The vectors of all places of all images, image by image in raster order."""
+        """The encoder's vectors at all positions, image by image in raster order."""
         result: Tensor = self.encoder(x).movedim(1, -1).flatten(0, 2)
         return result
 
     def pixels(self, values: Float[Tensor, "M D"]) -> Float[Tensor, "N C H W"]:
-        """Images from the vectors of their codes."""
-        places = values.reshape(-1, *self.grid, values.shape[1]).movedim(-1, 1)
-        result: Tensor = self.decoder(places)
+        """Decode images from the vectors of their codes."""
+        grids = values.reshape(-1, *self.grid, values.shape[1]).movedim(-1, 1)
+        result: Tensor = self.decoder(grids)
         return result
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C H W"]:
-        """Images as they come back from their codes."""
+        """Images reconstructed from their codes."""
         return self.pixels(self.quantiser(self.vectors(x)).values)
 
 
@@ -121,7 +121,7 @@ def _encoder(config: VQConfig, channels: int, dimension: int) -> nn.Sequential:
     width, levels = config.width, round(math.log2(config.factor))
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1)]
     for _ in range(levels):
-        # Most of the work is at the places, not at the pixels: few blocks before the first step.
+        # Blocks come after each downsampling, as they cost most at full resolution.
         layers += [nn.SiLU(), nn.Conv2d(width, width, 4, stride=2, padding=1)]
         layers += [Residual(width) for _ in range(config.depth)]
     return nn.Sequential(*layers, *_leave(width, dimension, 1))
@@ -142,7 +142,7 @@ def _leave(width: int, outputs: int, kernel: int) -> list[nn.Module]:
 
 
 class PatchDiscriminator(nn.Module):
-    """Whether patches of an image look real: one number for each place on a coarse grid."""
+    """Scores whether patches of an image look real: one number for each cell of a coarse grid."""
 
     def __init__(self, channels: int, width: int = 32) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class PatchDiscriminator(nn.Module):
 
 @torch.no_grad()
 def usage(codes: Int64[Tensor, "..."], size: int) -> tuple[int, float]:
-    """How many codes occur, and the perplexity of their frequencies: from 1 to `size`."""
+    """Number of codes that occur, and the perplexity of their frequencies, from 1 to `size`."""
     counts = torch.bincount(codes.flatten(), minlength=size).double()
     shares = counts[counts > 0] / counts.sum()
     return len(shares), float((-(shares * shares.log()).sum()).exp())

@@ -1,11 +1,11 @@
 """The betas of D3PM: how much noise each of the T steps adds (section 3.1, appendix A.2).
 
 name                 beta_t
-linear               from `start` to `end`, evenly spaced (the paper's for the Gaussian)
+linear               from `start` to `end`, evenly spaced (used in the paper for the Gaussian)
 cosine               1 - c_t / c_(t-1) with c_t = cos((t/T + offset) / (1 + offset) pi/2)
 cosine-squared       the same with c^2, the continuous diffusion's cosine
 mutual-information   1 / (T - t + 1), also named jsd: an absorbing process then loses the same
-                     information at every step, and 1 - t/T of the tokens are left after step t
+                     information in every step, and 1 - t/T of the tokens are visible after step t
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BETAS: Registry[Callable[..., Betas]] = Registry("betas")
 
 
 def _numbers(steps: int) -> Float64[Tensor, "T"]:
-    """1..T. On the CPU even where a network is being built elsewhere."""
+    """1..T, always on the CPU, even under another default device."""
     return torch.arange(1, steps + 1, dtype=torch.float64, device="cpu")
 
 
@@ -38,7 +38,7 @@ def _numbers(steps: int) -> Float64[Tensor, "T"]:
 class LinearBetas:
     """From `start` to `end`: 0.0001 and 0.02 for the paper's 1,000 steps.
 
-    With fewer steps each is larger in proportion unless given, so that as much noise comes of all.
+    By default, fewer steps have proportionally larger betas, so that the total noise is the same.
     """
 
     start: float | None = None
@@ -102,7 +102,7 @@ BETAS.register("jsd")(MutualInformationBetas)
 
 
 def betas_of(schedule: Schedule, steps: int) -> Float64[Tensor, "T"]:
-    """The betas that leave alpha(t/T) of the tokens after step t: (alpha_s - alpha_t) / alpha_s."""
+    """The betas that keep alpha(t/T) of the tokens after step t: (alpha_s - alpha_t) / alpha_s."""
     end = _numbers(steps) / steps
     start = (_numbers(steps) - 1) / steps
     return schedule.decrease(start, end) / schedule.alpha(start)
@@ -111,7 +111,7 @@ def betas_of(schedule: Schedule, steps: int) -> Float64[Tensor, "T"]:
 def make_betas(
     betas: str | Schedule | Tensor, steps: int | None, default_steps: int, **options: Any
 ) -> Float64[Tensor, "T"]:
-    """Betas by name, of a schedule, or as given (which says how many steps there are)."""
+    """Betas by name, of a schedule, or as a tensor, which also defines the number of steps."""
     if steps is not None:
         require_int(steps, "steps")
     if isinstance(betas, str):

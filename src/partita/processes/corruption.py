@@ -1,35 +1,34 @@
-"""Corruptions that hide tokens for training and evaluation, and the weights that make them bounds.
+"""Corruptions: which tokens training and evaluation hide, and how much each counts in the loss.
 
 Every objective of the masked family is E[sum over hidden tokens of w * -log p(x)]. A corruption
-draws which tokens are hidden and gives w. The first three are one bound, estimated differently:
+draws which tokens are hidden and sets w. The first three estimate one bound in different ways:
 
     continuous   t uniform, hide with 1 - alpha_t, w = -alpha'_t / (1 - alpha_t)    (MDLM eq. 10)
     discrete     t on T bins, w = T (alpha_s - alpha_t) / (1 - alpha_t)             (MDLM eq. 8)
     subset       k uniform on 1..L, k random positions, w = L / k
     clipped      as subset with w at most some number: lower variance, no bound
-    unweighted   as continuous with w = 1: lower variance still, no bound
-    rate         any hiding rate and any weight: masked generative modelling at large
+    unweighted   as continuous with w = 1: even lower variance, no bound
+    rate         any hiding rate and any weight: general masked generative modeling
 
 The subset form follows from the continuous one by integrating t out: exactly k of L tokens are
 hidden with density C(L, k) (1 - alpha)^k alpha^(L-k), and the integral of that times
--alpha'/(1 - alpha) over t is C(L, k) B(k, L - k + 1) = 1/k, whatever the schedule. It needs a
-network that is not told the time, and its weights are bounded by L.
+-alpha'/(1 - alpha) over t is C(L, k) B(k, L - k + 1) = 1/k for every schedule. It needs a network
+that is not conditioned on the time, and its weights are bounded by L.
 
-A partition (PGM) takes the visible tokens for hidden ones too, with the hidden ones visible. The
-complementary sequence is hidden with probability alpha_t, and each has the weight by which that
-is a bound of its own:
+A partition (PGM) also predicts the visible tokens from the hidden ones. In that complementary task
+tokens are hidden with probability alpha_t, and each has the weight that makes it a bound too:
 
     continuous   -alpha'_t / alpha_t
     discrete     t_i on the T + 1 points of the grid, T (alpha_i - alpha_{i+1}) / alpha_i for the
                  visible tokens, T (alpha_{i-1} - alpha_i) / (1 - alpha_i) for the hidden ones
     subset       k on 0..L, L / (L-k) for the visible tokens, L / k for the hidden ones
-    clipped      as subset, no weight above that number
+    clipped      as subset with weights of at most some number
     unweighted   1
-    rate         the weight at 1 - t, as the paper writes it: no bound
+    rate         the weight at 1 - t, as in the paper: no bound
 
-The two ends, where one of the groups is empty, have half the probability of the points between
-them and twice the weight. The weights of a sequence's tokens then always sum to 2 L under
-"subset", so that tokens which all cost the same leave no variance.
+The two ends, where one group is empty, have half the probability of the other points and twice the
+weight. Under "subset" the weights of a sequence then always sum to 2 L, so that the loss has no
+variance if all tokens cost the same.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ CORRUPTIONS: Registry[Callable[..., Corruption]] = Registry("corruption")
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Hidden tokens, the weight of each, and the time of each row where the corruption has one."""
+    """Hidden tokens, the weight of each token, and the time of each row if there is one."""
 
     masked: Bool[Tensor, "B L"]
     weights: Float[Tensor, "B L"]
@@ -84,14 +83,14 @@ class Partition:
 
 
 class Corruption(Recordable, ABC):
-    """How tokens are hidden, or parted into two groups."""
+    """How tokens are hidden, or partitioned into two groups."""
 
     timed: ClassVar[bool]
-    """Whether a draw comes with a time."""
+    """Whether a draw has a time."""
     bound: ClassVar[bool]
-    """Whether the weights are those of a likelihood bound."""
+    """Whether its weights make the loss a bound on the likelihood."""
     parts: ClassVar[bool] = False
-    """Whether it can part a row into two groups: whether it has a `partition` of its own."""
+    """Whether it defines `partition`."""
 
     @abstractmethod
     def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
@@ -104,7 +103,7 @@ class Corruption(Recordable, ABC):
         step: int,  # noqa: ARG002
         batch: int,  # noqa: ARG002
     ) -> Partition:
-        """Divide the real tokens: group 1 is hidden from group 0, and group 0 from group 1."""
+        """Partition the real tokens into two groups, each predicted from the other."""
         raise InputError("corruption", f"{type(self).__name__} has no weights for a second group")
 
 
@@ -114,9 +113,9 @@ def weighed(
     visible: Float[Tensor, "B"],
     is_token: Bool[Tensor, "B L"],
 ) -> Partition:
-    """A partition with one weight for each row's group 1 and one for its group 0.
+    """A partition with one weight for each row's group 1 (`hidden`) and one for its group 0.
 
-    The weight of an empty group may be infinite; what nobody has does not matter.
+    The weight of an empty group may be infinite, as no token has it.
     """
     weights = torch.where(groups, hidden[:, None], visible[:, None])
     return Partition(groups, torch.where(is_token, weights, 0))
@@ -187,23 +186,23 @@ class Discrete(Corruption):
     def partition_weights(
         self, index: Float[Tensor, "B"]
     ) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
-        """Weights of hidden and of visible tokens at t = index / T, the ends' doubled."""
+        """Weights of hidden and of visible tokens at t = index / T, doubled at the two ends."""
         t = index.double() / self.steps
         before, after = (index - 1).clamp(min=0) / self.steps, (index + 1) / self.steps
         alpha, hidden = self.schedule.alpha(t), self.schedule.one_minus_alpha(t)
-        gone = self.schedule.decrease(before, t) / hidden
-        to_come = self.schedule.decrease(t, after.clamp(max=1)) / alpha
+        of_hidden = self.schedule.decrease(before, t) / hidden
+        of_visible = self.schedule.decrease(t, after.clamp(max=1)) / alpha
         count = self.steps * doubled_ends(index, self.steps)
         return (
-            torch.where(index > 0, count * gone, 0),
-            torch.where(index < self.steps, count * to_come, 0),
+            torch.where(index > 0, count * of_hidden, 0),
+            torch.where(index < self.steps, count * of_visible, 0),
         )
 
 
 @CORRUPTIONS.register("subset")
 @dataclass(frozen=True)
 class Subset(Corruption):
-    """The same bound with the time integrated out, for networks that are not told the time."""
+    """The same bound with the time integrated out, for networks not conditioned on the time."""
 
     schedule: Schedule | None = None
     timed: ClassVar[bool] = False
@@ -215,7 +214,7 @@ class Subset(Corruption):
         tokens = is_token.sum(-1)
         share = even_times(noise, step, batch)
         count = torch.minimum(torch.floor(share * tokens) + 1, tokens)
-        weight = tokens / count.clamp(min=1)  # a row of padding alone hides nothing
+        weight = tokens / count.clamp(min=1)  # a row of only padding hides nothing
         masked = (random_ranks(is_token, noise, step) < count[:, None]) & is_token
         return Corrupted(masked, weight[:, None].expand(is_token.shape), None)
 
@@ -233,9 +232,9 @@ class Subset(Corruption):
 @CORRUPTIONS.register("clipped")
 @dataclass(frozen=True)
 class Clipped(Corruption):
-    """The subset corruption with no weight above `most`.
+    """The subset corruption with weights of at most `most`.
 
-    Rows in which few tokens are hidden have the largest weights, and so most of the variance.
+    Rows with few hidden tokens have the largest weights, and cause most of the variance.
     """
 
     schedule: Schedule | None = None
@@ -262,7 +261,7 @@ class Clipped(Corruption):
 @CORRUPTIONS.register("rate")
 @dataclass(frozen=True)
 class Rate(Corruption):
-    """Masked generative modelling at large: any hiding rate and any weight, as functions of t.
+    """General masked generative modeling: any hiding rate and any weight, as functions of t.
 
     `Rate(rate=lambda t: torch.full_like(t, 0.15))` is BERT's corruption.
     """

@@ -1,18 +1,18 @@
-"""Continuous-time Markov chains over the states of one position, as score models use them.
+"""Continuous-time Markov chains over the states of one position, as used by score models.
 
-A chain noises one position with rates dsigma/dt Q, where Q(y, x) is the rate from x to y (columns
-sum to 0, as in Lou et al., 2023) and sigma = -log alpha is the total noise. All of it follows from
+A chain changes one position with rates dsigma/dt Q, where Q(y, x) is the rate from x to y (columns
+sum to 0, as in Lou et al., 2023) and sigma = -log alpha is the total noise. All follows from
 
-    flow       e^(sigma Q) v              how a vector over states moves; backwards for -sigma
-    row        e^(sigma Q)(x, .)          the chance to stand at x, for every state at the start
+    flow       e^(sigma Q) v              a vector over states after noise sigma; inverse for -sigma
+    row        e^(sigma Q)(x, .)          the probability of x, given each initial state
     rate row   Q(x, .)                    the rates into x
 
     step       p(z_s | z_t) = (e^(-d Q) s) times e^(d Q)(z_t, .), d = sigma_t - sigma_s
     reverse    rate from x to y:  Q(x, y) s(x)_y
 
-where s(x)_y = p_t(y) / p_t(x) is the score. `Graph` has all of it for a matrix, `graphs.py` in
-closed form for the two chains that are used at scale. Below are chains over whole sequences, as
-matrices: there the losses of Lou et al. and of Campbell et al. (2022) can be compared by
+where s(x)_y = p_t(y) / p_t(x) is the score. `Graph` computes all of it for any matrix, `graphs.py`
+in closed form for the two chains that are used at scale. The functions at the end are chains over
+whole sequences as matrices, to compare the losses of Lou et al. and of Campbell et al. (2022) by
 enumeration.
 """
 
@@ -42,14 +42,14 @@ def noise_rate(schedule: Schedule, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"
 
 
 class Graph(ABC):
-    """A chain over `states` states, of which the first `tokens` are real tokens.
+    """A Markov chain over `states` states, of which the first `tokens` are real tokens.
 
-    What is written here holds for any matrix, at the cost of one matrix exponential per entry of
-    sigma. Vectors over states may be on any leading axes; sigma has one entry for each vector.
+    These methods work for any matrix, at the cost of one matrix exponential per entry of sigma.
+    Vectors over states may have any leading axes; sigma has one entry for each vector.
     """
 
     mask_id: int | None = None
-    """The state that stands for a hidden token, where there is one."""
+    """The state of a hidden token; None if there is none."""
 
     def __init__(self, tokens: int, states: int) -> None:
         self.tokens = tokens
@@ -57,21 +57,21 @@ class Graph(ABC):
 
     @abstractmethod
     def matrix(self) -> Float[Tensor, "S S"]:
-        """Q itself: Q(y, x) in row y and column x."""
+        """Q, with Q(y, x) in row y and column x."""
 
     def flow(
         self, vector: Float[Tensor, "*n S"], sigma: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n S"]:
-        """e^(sigma Q) v; a negative sigma undoes a positive one."""
+        """e^(sigma Q) v; a negative sigma inverts a positive one."""
         return (self._exponential(sigma).to(vector.dtype) @ vector[..., None])[..., 0]
 
     def row(self, x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
-        """e^(sigma Q)(x, .): the probability of x for every state that the position came from."""
+        """e^(sigma Q)(x, .): the probability of x given each initial state."""
         index = x[..., None, None].expand(*x.shape, 1, self.states)
         return self._exponential(sigma).gather(-2, index)[..., 0, :]
 
     def rate_row(self, x: Int64[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
-        """Q(x, .): the rates into x; at x itself the negative rate out of it."""
+        """Q(x, .): the rates into x; at x, minus the rate out of it."""
         return self.matrix().to(x.device)[x]
 
     def _exponential(self, sigma: Tensor) -> Tensor:
@@ -88,15 +88,15 @@ class Graph(ABC):
         noise: Noise,
         step: int,
     ) -> Int64[Tensor, "B L"]:
-        """A draw of z_t given x_0; padding stays as it is."""
-        law = self.flow(one_hot(x0, self.states), sigma[:, None].expand(x0.shape))
+        """Draw z_t given x_0; padding is unchanged."""
+        probabilities = self.flow(one_hot(x0, self.states), sigma[:, None].expand(x0.shape))
         u = noise.uniform(Purpose.TOKEN, step, torch.arange(x0.shape[1], device=x0.device)[None])
-        total = law.cumsum(-1)
+        total = probabilities.cumsum(-1)
         drawn = (total <= u[..., None] * total[..., -1:]).sum(-1).clamp(max=self.states - 1)
         return torch.where(is_token, drawn, x0)
 
     def stationary(self) -> Float[Tensor, "S"]:
-        """The law that the chain ends in, from which samples start."""
+        """The stationary distribution of the chain, from which samples start."""
         null: Tensor = torch.linalg.svd(self.matrix().double())[2][-1]
         return (null / null.sum()).clamp(min=0)
 
@@ -105,19 +105,20 @@ class Graph(ABC):
         sigma: Float[Tensor, "*n"],
         last: Float[Tensor, "*n"],  # noqa: ARG002 - some chains need it
     ) -> Float[Tensor, "*n"]:
-        """The noise under which a bound draws states, so that they end where samples start.
+        """The noise with which a bound draws states, so that they end in the samplers' prior.
 
-        `last` is sigma(1). Here it is sigma itself: the chain only comes near its stationary law,
-        and `end_nats` has what is missing. Where that is infinite another noise is needed.
+        `last` is sigma(1). By default it is sigma itself: the chain only approaches its stationary
+        distribution, and `end_nats` accounts for the rest. If that is infinite, a subclass must
+        return another noise.
         """
         return sigma
 
     def moving(self, x: Int64[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
-        """Where the reverse process can still change a position."""
+        """True where the reverse process can change the position."""
         return torch.ones_like(x, dtype=torch.bool)
 
     def log_scale(self, sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """What is taken from the network's output to make it a log-score."""
+        """What is subtracted from the network's output to get a log-score."""
         return torch.zeros_like(sigma)
 
     def score_entropy(
@@ -131,8 +132,8 @@ class Graph(ABC):
 
         K(r) = r (log r - 1) makes it at least 0, and 0 for s = r.
         """
-        law = self.flow(one_hot(x0, self.states), sigma.double())
-        r = law / law.gather(-1, x[..., None])
+        q = self.flow(one_hot(x0, self.states), sigma.double())
+        r = q / q.gather(-1, x[..., None])
         rates = self.rate_row(x).scatter(-1, x[..., None], 0.0)
         terms = log_score.exp() - r * log_score + xlogy(r, r) - r
         return torch.where(rates > 0, rates * terms, 0.0).sum(-1)
@@ -140,14 +141,14 @@ class Graph(ABC):
     def end_nats(
         self, x0: Int64[Tensor, "*n"], first: Float[Tensor, "*n"], last: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n"]:
-        """What a bound owes at its ends for sigma(0) = first and sigma(1) = last.
+        """The bound's prior and reconstruction terms for sigma(0) = first and sigma(1) = last.
 
-        KL(q(z_1 | x) || stationary) - E log p(x | z_0), where the guess of x is q(z_0 | .) itself,
-        normalised over real tokens. Both are 0 for sigma from 0 to infinity.
+        KL(q(z_1 | x) || stationary) - E log p(x | z_0), where p(x | z_0) is q(z_0 | x) normalized
+        over real tokens x. Both are 0 for sigma from 0 to infinity.
         """
         start = one_hot(x0, self.states)
-        law, stationary = self.flow(start, last), self.stationary().to(x0.device)
-        prior = (xlogy(law, law) - xlogy(law, stationary)).sum(-1)
+        q, stationary = self.flow(start, last), self.stationary().to(x0.device)
+        prior = (xlogy(q, q) - xlogy(q, stationary)).sum(-1)
         every = torch.arange(self.states, device=x0.device).expand(*x0.shape, -1)
         back = self.row(every, first[..., None].expand(every.shape))[..., : self.tokens]
         right = back.gather(-1, x0[..., None, None].expand(*x0.shape, self.states, 1))[..., 0]
@@ -159,14 +160,14 @@ class Graph(ABC):
     def reverse_rate(
         self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"]
     ) -> Float[Tensor, "*n S"]:
-        """Rates of the reverse process out of x; at x itself the negative of their sum."""
+        """Rates of the reverse process out of x; at x, minus their sum."""
         rates = (self.rate_row(x).to(score.dtype) * score).scatter(-1, x[..., None], 0.0)
         return rates.scatter(-1, x[..., None], -rates.sum(-1, keepdim=True))
 
     def euler(
         self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"], size: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n S"]:
-        """One tau-leaping step of size dt dsigma/dt; a large one leaves less than 0 at x."""
+        """Probabilities after one tau-leaping step of size dt dsigma/dt; negative at x if large."""
         step = size[..., None].to(score.dtype) * self.reverse_rate(score, x)
         return step.scatter_add(-1, x[..., None], torch.ones_like(step[..., :1]))
 
@@ -175,14 +176,14 @@ class Graph(ABC):
     ) -> Float[Tensor, "*n S"]:
         """p(z_s | z_t = x) of one position, exact for the true score (discrete Tweedie).
 
-        A score that fits no law may make entries negative.
+        A score of no distribution may give negative entries.
         """
         return self.flow(score, -dsigma) * self.row(x, dsigma).to(score.dtype)
 
     def mean_from_score(
         self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n V"]:
-        """E[x_0 | z_t = x]: the step that takes back all of the noise."""
+        """E[x_0 | z_t = x], by a step that removes all noise."""
         return self.analytic(score, x, sigma)[..., : self.tokens]
 
     def score_from_mean(
@@ -205,9 +206,9 @@ def one_hot(x: Int64[Tensor, "*n"], states: int) -> Float[Tensor, "*n S"]:
 
 
 class Rates(Graph):
-    """A small matrix of one's own: Q(y, x) in row y and column x.
+    """A chain with a custom small matrix, Q(y, x) in row y and column x.
 
-    All states are tokens, unless `tokens` says that only the first ones are.
+    All states are real tokens, or the first `tokens` of them.
     """
 
     def __init__(self, q: Tensor, tokens: int | None = None) -> None:
@@ -228,7 +229,7 @@ class Rates(Graph):
 
 
 def over_sequences(q: Float[Tensor, "S S"], length: int) -> Float[Tensor, "N N"]:
-    """The chain of independent positions over all S^length sequences; the first is slowest."""
+    """The chain over all S^length sequences of independent positions, in lexicographic order."""
     size = q.shape[0]
     total = q.new_zeros(size**length, size**length)
     for position in range(length):
@@ -240,7 +241,7 @@ def over_sequences(q: Float[Tensor, "S S"], length: int) -> Float[Tensor, "N N"]
 
 
 def true_reverse(forward: Float[Tensor, "N N"], law: Float[Tensor, "N"]) -> Float[Tensor, "N N"]:
-    """Rates of the reversed chain: from x to y at the rate Q(x, y) law(y) / law(x)."""
+    """Rates of the reversed chain under the distribution `law`: Q(x, y) law(y) / law(x)."""
     ratio = torch.where(law > 0, law[:, None] / law, 0.0)
     rates = _off_diagonal(forward).T * ratio
     return rates - torch.diag(rates.sum(0))
@@ -265,8 +266,8 @@ def campbell_rate(
     """The integrand of Campbell et al.'s bound, without its constant.
 
     E over x of (rates out of x under the model) - sum over y of Q(y, x) log(model's rate back from
-    y to x). It asks for the model at every neighbour y of x; summation by parts turns it into
-    `rate_divergence`, which asks at x alone.
+    y to x). It evaluates the model at every neighbor y of x; summation by parts turns it into
+    `rate_divergence`, which evaluates it only at x.
     """
     away, ours = _off_diagonal(forward), _off_diagonal(model)
     back = xlogy(away, ours.T)
@@ -274,7 +275,7 @@ def campbell_rate(
 
 
 def campbell_constant(forward: Float[Tensor, "N N"], law: Float[Tensor, "N"]) -> Float[Tensor, ""]:
-    """`rate_divergence` less `campbell_rate`: it knows nothing of the model."""
+    """`rate_divergence` minus `campbell_rate`, which does not depend on the model."""
     r = _off_diagonal(true_reverse(forward, law))
     return ((xlogy(r, r) - r).sum(0) * law).sum()
 

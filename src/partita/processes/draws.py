@@ -1,4 +1,4 @@
-"""What corruptions draw with: times spread evenly over a batch, hidden tokens, random orders."""
+"""Random draws for corruptions: times spread evenly over a batch, hidden tokens, random orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partita.randomness import Noise, Purpose
 
 
 class Noised(NamedTuple):
-    """Tokens with noise, and the time or the step of each row."""
+    """Noisy tokens, and the time or the step of each row."""
 
     state: Int64[Tensor, "B L"]
     time: Shaped[Tensor, "B"]
@@ -27,12 +27,12 @@ def low_discrepancy(
 
 
 def even_times(noise: Noise, step: int, batch: int) -> Float[Tensor, "B"]:
-    """Low-discrepancy times of the rows `noise.samples` of a global batch, in float64."""
+    """Low-discrepancy times for the rows `noise.samples` of a global batch, in float64."""
     return low_discrepancy(noise.shared(Purpose.TIME, step), noise.samples, batch)
 
 
 def even_steps(noise: Noise, step: int, batch: int, steps: int) -> Int64[Tensor, "B"]:
-    """Whole steps t on 1..T, each as probable, spread evenly over the rows of a global batch."""
+    """Uniform steps t in 1..T, spread evenly over the rows of a global batch."""
     return (even_times(noise, step, batch) * steps).long().clamp(max=steps - 1) + 1
 
 
@@ -49,49 +49,48 @@ def _uniforms(is_token: Tensor, noise: Noise, step: int) -> Tensor:
 
 
 def random_ranks(is_token: Bool[Tensor, "B L"], noise: Noise, step: int) -> Int64[Tensor, "B L"]:
-    """The places of each row's real tokens in a random order."""
+    """The rank of each real token of a row in a random order."""
     keys = _uniforms(is_token, noise, step).masked_fill(~is_token, torch.inf)
     return keys.argsort(-1).argsort(-1)
 
 
 def doubled_ends(index: Float[Tensor, "B"], last: Int64[Tensor, "B"] | int) -> Float[Tensor, "B"]:
-    """2 at 0 and at the last point, 1 between: what makes up for half the probability."""
+    """2 at 0 and at the last point, 1 between, to make up for half the probability."""
     return torch.where((index == 0) | (index == last), 2.0, 1.0).to(index.dtype)
 
 
 def positive_time(time: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-    """[0, 1) mirrored to (0, 1]: the weight at t = 0 is infinite, on an event of probability 0."""
+    """Map [0, 1) to (0, 1], as the weight is infinite at t = 0, which has probability 0."""
     return 1 - time
 
 
 class CrowdedTimes(NamedTuple):
-    """Times, more of them near 0 than under a uniform density."""
+    """Times that are denser near 0 than uniform ones."""
 
     t: Float[Tensor, "B"]
-    """0 where the time is too small for a number; its logarithm is right even there."""
+    """0 if it underflows; `log_t` is accurate even then."""
     log_t: Float[Tensor, "B"]
     share: Float[Tensor, "B"]
-    """t times its density: what a loss like 1/t is divided by."""
+    """t times its density, by which a loss like 1/t is divided."""
 
 
 def crowded_times(
     u: Float[Tensor, "B"], c: float | Float[Tensor, ""], first: float = 0.0
 ) -> CrowdedTimes:
-    """Times in (first, 1] of uniform numbers in (0, 1].
+    """Times in (first, 1] from uniform numbers in (0, 1].
 
-    The lower half becomes uniform times, the upper half has the density c t^(c-1). Losses like 1/t
-    that come up with probability t^w have a finite variance under both together if w > c; under
-    uniform times alone they have none for w <= 1.
+    The lower half of the numbers gives uniform times, the upper half times with the density
+    c t^(c-1). A loss like 1/t that occurs with probability t^w has a finite variance under the
+    mixture if w > c; under uniform times it is infinite for w <= 1.
 
-    A small c needs times below the smallest number: t = v^(1/c) of a uniform v is one of them with
-    probability e^(-745 c). Such times carry nearly all of the loss, which is why log t = log v / c
-    is what is computed.
+    If c is small, many times underflow: t = v^(1/c) of a uniform v does with probability
+    e^(-745 c). Such times carry nearly all of the loss, so log t = log v / c is computed.
     """
     power = torch.as_tensor(c, dtype=u.dtype, device=u.device)
     log_first = math.log(first) if first > 0 else -math.inf
     span = -torch.expm1(power * log_first)  # 1 - first^c
     even = first + (1 - first) * 2 * u
-    # 1 - v, for v from 0 to 1 over the upper half of u; the lower half is not taken.
+    # 1 - v, for v from 0 to 1 over the upper half of u; the lower half is unused.
     rest = (2 - 2 * u).clamp(max=1)
     crowded = torch.log1p(-span * rest) / power
     is_even = u <= 0.5

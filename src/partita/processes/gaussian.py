@@ -1,13 +1,13 @@
-"""The Gaussian process that DDPM and its relatives share.
+"""The Gaussian forward process of DDPM and related methods.
 
-A clean x_0 loses its signal and gains noise in T steps; abar_t is the share of signal power left:
+A clean x_0 loses signal and gains noise in T steps; abar_t is the remaining share of signal power:
 
     step          q(x_t | x_{t-1})      = N(sqrt(1 - beta_t) x_{t-1}, beta_t I)      (DDPM eq. 2)
     marginal      q(x_t | x_0)          = N(sqrt(abar_t) x_0, (1 - abar_t) I)        (DDPM eq. 4)
     posterior     q(x_s | x_t, x_0)     = N(mu~, beta~ I)                            (DDPM eq. 6, 7)
 
-with abar_t the product of 1 - beta up to t, and abar_0 = 1. All of it holds between any two steps
-s < t, where beta_{t|s} = 1 - abar_t / abar_s takes the place of beta_t: samplers may skip steps.
+with abar_t the product of 1 - beta up to t, and abar_0 = 1. These hold between any two steps s < t
+with beta_{t|s} = 1 - abar_t / abar_s in place of beta_t, so samplers may skip steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from partita.errors import naming, require, require_int, require_number
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry, check_options
 
-LARGEST_BETA = 0.999  # a step that leaves no signal at all has no posterior
+LARGEST_BETA = 0.999  # a step that removes all signal has no posterior
 GAUSSIAN_SCHEDULES: Registry[Callable[..., Tensor]] = Registry("schedule")
 
 # Schedules ---------------------------------------------------------------------------------------
@@ -34,9 +34,9 @@ GAUSSIAN_SCHEDULES: Registry[Callable[..., Tensor]] = Registry("schedule")
 
 @GAUSSIAN_SCHEDULES.register("linear")
 def linear_betas(steps: int, first: float = 1e-4, last: float = 0.02) -> Float64[Tensor, "{steps}"]:
-    """Equally spaced, as in DDPM, section 4; the ends are those of 1000 steps.
+    """Equally spaced, as in DDPM, section 4; `first` and `last` are for 1000 steps.
 
-    With fewer steps each of them is larger in proportion, so that as little signal is left.
+    With fewer steps they are proportionally larger, so that equally little signal remains.
     """
     scale = 1000 / steps
     ends = (first * scale, last * scale)
@@ -53,12 +53,12 @@ def cosine_betas(steps: int, offset: float = 0.008) -> Float64[Tensor, "{steps}"
 
 @GAUSSIAN_SCHEDULES.register("sqrt")
 def sqrt_betas(steps: int, offset: float = 1e-4) -> Float64[Tensor, "{steps}"]:
-    """abar = 1 - sqrt(t): noise comes fast at first (Diffusion-LM: Li et al., 2022)."""
+    """abar = 1 - sqrt(t), which adds noise fast at first (Diffusion-LM: Li et al., 2022)."""
     return _betas_of(lambda time: 1 - torch.sqrt(time + offset), steps)
 
 
 def _betas_of(abar: Callable[[Tensor], Tensor], steps: int) -> Tensor:
-    """The steps that follow a curve abar(t / T), but for the last, which may not go to 0."""
+    """The betas of a curve abar(t / T), clamped so that some signal remains."""
     levels = abar(torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu"))
     return _legal(1 - levels[1:] / levels[:-1])
 
@@ -75,7 +75,7 @@ Steps = Int64[Tensor, "B"]
 
 @dataclass(frozen=True, eq=False)
 class GaussianProcess:
-    """T steps of noise. States are [B, *shape]; every row has a step 0..T of its own."""
+    """T steps of Gaussian noise. States are [B, *shape]; each row has its own step in 0..T."""
 
     betas: Float64[Tensor, "T"]
 
@@ -90,7 +90,7 @@ class GaussianProcess:
 
     @cached_property
     def log_abar(self) -> Float64[Tensor, "points"]:
-        """log abar_t for t = 0..T; both abar and 1 - abar come of it without cancellation."""
+        """log abar_t for t = 0..T, which gives abar and 1 - abar without cancellation."""
         return torch.cat([torch.zeros_like(self.betas[:1]), torch.log1p(-self.betas).cumsum(0)])
 
     def signal(self, t: Steps) -> Float64[Tensor, "B"]:
@@ -110,16 +110,16 @@ class GaussianProcess:
         return self.lost(s, t) * self.variance(s) / self.variance(t)
 
     def divergence_weight(self, s: Steps, t: Steps) -> Float64[Tensor, "B"]:
-        """KL of two posteriors whose x_0 differ, per squared difference: (SNR_s - SNR_t) / 2."""
+        """KL of the posteriors of two x_0, per squared difference: (SNR_s - SNR_t) / 2."""
         return self.signal(s) * self.lost(s, t) / (2 * self.variance(s) * self.variance(t))
 
     def marginal(self, x_0: State, t: Steps, noise: State) -> State:
-        """x_t from q(x_t | x_0), made of standard normals."""
+        """x_t from q(x_t | x_0), given standard normal noise."""
         scale = wide(self.signal(t).sqrt(), x_0)
         return scale * x_0 + wide(self.variance(t).sqrt(), x_0) * noise
 
     def transition(self, x_s: State, s: Steps, t: Steps, noise: State) -> State:
-        """x_t from q(x_t | x_s), made of standard normals."""
+        """x_t from q(x_t | x_s), given standard normal noise."""
         lost = self.lost(s, t)
         return wide((1 - lost).sqrt(), x_s) * x_s + wide(lost.sqrt(), x_s) * noise
 
@@ -131,13 +131,13 @@ class GaussianProcess:
         return of_clean * x_0 + of_noisy * x_t
 
     def prior_nats(self, x_0: State) -> State:
-        """KL(q(x_T | x_0) || N(0, I)) of every number of x_0: what of L_T it costs."""
+        """KL(q(x_T | x_0) || N(0, I)) of every number of x_0: its part of L_T."""
         last = torch.full((x_0.shape[0],), self.steps, device=x_0.device)
         variance = self.variance(last)
         constant = variance - 1 - torch.log(variance)
         return (wide(self.signal(last), x_0) * x_0**2 + wide(constant, x_0)) / 2
 
-    # What a network predicts, and what follows from it -------------------------------------------
+    # Conversions between what a network may predict ---------------------------------------------
 
     def clean_of_noise(self, x_t: State, t: Steps, noise: State) -> State:
         """x_0 = (x_t - sqrt(1 - abar_t) epsilon) / sqrt(abar_t)  (eq. 15)."""
@@ -178,7 +178,7 @@ def make_process(
 
 
 def wide(coefficient: Float64[Tensor, "B"], like: Float[Tensor, "B *shape"]) -> Tensor:
-    """One number for each row, in the shape and precision that multiply a state."""
+    """One number for each row, in a shape and precision that broadcast over a state."""
     return coefficient.to(like.dtype).view(-1, *[1] * (like.ndim - 1))
 
 
@@ -193,12 +193,12 @@ def discretised_nats(x: State, mean: State, variance: Tensor, levels: int) -> St
 
     x takes `levels` equally spaced values from -1 to 1; the first and the last bin are open.
     """
-    far = 1e6  # standard deviations: as good as infinity, with gradients that are not NaN
+    far = 1e6  # in standard deviations; infinity would give NaN gradients
     x, mean, deviation = x.double(), mean.double(), variance.double().sqrt()
     half = 1 / (levels - 1)
     upper = torch.where(x > 1 - half, far, (x + half - mean) / deviation)
     lower = torch.where(x < -1 + half, -far, (x - half - mean) / deviation)
-    # In the lower tail logarithms keep their precision; the upper one is its mirror image.
+    # Logarithms are precise in the lower tail; the upper tail is mirrored onto it.
     mirrored = lower + upper > 0
     low, high = torch.where(mirrored, -upper, lower), torch.where(mirrored, -lower, upper)
     log_low, log_high = torch.special.log_ndtr(low), torch.special.log_ndtr(high)
@@ -209,8 +209,8 @@ def discretised_nats(x: State, mean: State, variance: Tensor, levels: int) -> St
 def gaussian(noise: Noise, purpose: Purpose, step: int, like: State) -> State:
     """Standard normals in the shape of a state.
 
-    A number's address is its place in a row-major sample, so a longer sequence of vectors begins
+    A number's address is its index in the row-major sample, so a longer sequence of vectors starts
     with the noise of a shorter one.
     """
-    places = torch.arange(like[0].numel(), device=like.device)[None]
-    return noise.normal(purpose, step, places).to(like.dtype).view_as(like)
+    indices = torch.arange(like[0].numel(), device=like.device)[None]
+    return noise.normal(purpose, step, indices).to(like.dtype).view_as(like)

@@ -1,8 +1,8 @@
-"""The two chains of score models in closed form: absorbing and uniform, never a matrix.
+"""The absorbing and the uniform chain of score models in closed form, without matrices.
 
-A position leaves its token at rate dsigma/dt, for the mask or for a token drawn anew, so it still
-holds it with probability e^(-sigma) = alpha. Everything here is of the size of one vector over the
-states, for vocabularies of any size; `Graph` says what each of these is.
+At rate dsigma/dt a token is replaced by the mask, or by a uniform token, so it is unchanged with
+probability e^(-sigma) = alpha. Everything here has the size of one vector over the states, so
+vocabularies may be large; `Graph` documents the methods.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Absorbing(Graph):
     def noise_to_prior(
         self, sigma: Float[Tensor, "*n"], last: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n"]:
-        """1 - alpha(t) divided by 1 - alpha(1): at t = 1 all tokens are masks.
+        """The noise that hides (1 - alpha(t)) / (1 - alpha(1)) of the tokens: all at t = 1.
 
-        Under sigma itself alpha(1) of them would still be visible, at an infinite divergence from
+        Under sigma itself a share alpha(1) would still be visible, at an infinite divergence from
         a prior of masks. Both processes have the same reverse rates, -alpha' / (1 - alpha) from a
-        mask to its token, so scores are those of sigma.
+        mask to its token, so the scores are those of sigma.
         """
         hidden = torch.expm1(-sigma) / torch.expm1(-last)
         return -torch.log1p(-hidden.clamp(max=1))
@@ -85,7 +85,7 @@ class Absorbing(Graph):
         return x == self.mask_id
 
     def log_scale(self, sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """The true score is 1 / (e^sigma - 1) times a distribution over the tokens."""
+        """log(e^sigma - 1) + log V: the true score is 1 / (e^sigma - 1) times a distribution."""
         return torch.log(torch.expm1(sigma)) + math.log(self.tokens)
 
     def score_entropy(
@@ -97,8 +97,8 @@ class Absorbing(Graph):
     ) -> Float[Tensor, "*n"]:
         """r (sum of s / r - log(s_x0 / r) - 1) at masks, r = 1 / (e^sigma - 1); 0 elsewhere.
 
-        The only ratio that is not 0 is that of x_0. Written as r times numbers of order 1 it loses
-        no digits for small sigma. The mask's own entry is not read and may be left out.
+        The only nonzero ratio is that of x_0. As r times numbers of order 1, it loses no precision
+        for small sigma. The mask's own entry is unused and may be missing.
         """
         odds = torch.expm1(sigma)  # 1 / r
         total = log_score[..., : self.tokens].exp().sum(-1)
@@ -111,16 +111,16 @@ class Absorbing(Graph):
         first: Float[Tensor, "*n"],
         last: Float[Tensor, "*n"],
     ) -> Float[Tensor, "*n"]:
-        """ln V for each token that is still a mask at t = 0: it is guessed uniformly.
+        """ln V for each token that is still a mask at t = 0, as it is guessed uniformly.
 
-        The end at t = 1 costs nothing: states are drawn under `noise_to_prior`.
+        The prior term is 0, as states are drawn under `noise_to_prior`.
         """
         return torch.expm1(-first) / torch.expm1(-last) * math.log(self.tokens)
 
 
 @GRAPHS.register("uniform")
 class Uniform(Graph):
-    """Q = 1/V - I: at rate 1 a token is drawn anew from all V."""
+    """Q = 1/V - I: at rate 1 a token is replaced by a uniform one of all V."""
 
     def __init__(self, tokens: int) -> None:
         require_int(tokens, "tokens", 2)
@@ -167,9 +167,9 @@ class Uniform(Graph):
         x0: Int64[Tensor, "*n"],
         sigma: Float[Tensor, "*n"],
     ) -> Float[Tensor, "*n"]:
-        """Ratios are rho to all y where x = x0; else 1 / rho to x0 and 1 to every other y.
+        """The score entropy: all ratios are rho if x = x0, else 1 / rho for x0 and 1 for others.
 
-        rho = (e^sigma - 1) / (e^sigma - 1 + V), and the terms are weighed by Q(x, y) = 1 / V. The
+        rho = (e^sigma - 1) / (e^sigma - 1 + V), and the terms are weighted by Q(x, y) = 1 / V. The
         entry of log_score at x must be 0.
         """
         size, odds = self.tokens, torch.expm1(sigma)
@@ -188,7 +188,7 @@ class Uniform(Graph):
         first: Float[Tensor, "*n"],
         last: Float[Tensor, "*n"],
     ) -> Float[Tensor, "*n"]:
-        """ln V less the entropy of q(z_1 | x), and the entropy of q(z_0 | x), the guess's own."""
+        """ln V minus the entropy of q(z_1 | x), plus the entropy of q(z_0 | x)."""
         return math.log(self.tokens) - self._entropy(last) + self._entropy(first)
 
     def _entropy(self, sigma: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class Uniform(Graph):
 
 
 def make_graph(graph: str | Graph, tokens: int) -> Graph:
-    """A graph by name over so many real tokens, or one's own, which must have as many."""
+    """A graph by name over `tokens` real tokens, or a given one, which must have as many."""
     if isinstance(graph, str):
         return GRAPHS[graph](tokens)  # type: ignore[call-arg]
     fits = graph.tokens == tokens

@@ -1,8 +1,8 @@
 """Transitions of D3PM in closed form: absorbing and uniform, for vocabularies of any size.
 
-No matrix is ever written down. A product of matrices (1 - beta) I + beta 1 r^T has the same form,
-a I + (1 - a) 1 r^T with a = prod (1 - beta), so that what happens between any two steps is told by
-one number.
+No matrices are computed. A product of matrices (1 - beta) I + beta 1 r^T has the same form,
+a I + (1 - a) 1 r^T with a = prod (1 - beta), so one number describes the transition between any two
+steps.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from partita.processes.transitions import TINY, TRANSITIONS, Transition
 
 
 class Interpolating(Transition):
-    """Q = a I + (1 - a) 1 r^T between any two steps; r is where everything ends."""
+    """Q = a I + (1 - a) 1 r^T between any two steps; r is the limiting distribution."""
 
     def __init__(self, tokens: int, size: int, betas: Float[Tensor, "T"]) -> None:
         super().__init__(tokens, size, len(betas))
         betas = betas.to("cpu", torch.float64)
         fits = bool(((betas >= 0) & (betas <= 1)).all())
         require(fits, "betas", "must be probabilities, from 0 to 1")
-        # A beta of 1 forgets everything: such steps are counted, the others' logarithms summed.
+        # log(1 - beta) is infinite for a beta of 1: such steps are counted, the others summed.
         ends = betas == 1
         self._logs = F.pad(torch.log1p(-betas.masked_fill(ends, 0)).cumsum(0), (1, 0))
         self._ends = F.pad(ends.cumsum(0), (1, 0))
@@ -35,17 +35,17 @@ class Interpolating(Transition):
     def kept(
         self, s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
     ) -> tuple[Float64[Tensor, "B 1"], Float64[Tensor, "B 1"]]:
-        """a and 1 - a from step s to step t, each with full precision."""
+        """a and 1 - a from step s to step t, each in full precision."""
         logs, ends = self._logs.to(t.device), self._ends.to(t.device)
         log = torch.where(ends[t] > ends[s], -torch.inf, logs[t] - logs[s])[:, None]
         return log.exp(), -torch.expm1(log)
 
     @abstractmethod
     def end(self, z: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """r at some states."""
+        """r at the given states."""
 
     def limit(self, device: torch.device | str = "cpu") -> Float64[Tensor, "K"]:
-        """r."""
+        """r, over all states."""
         return self.end(torch.arange(self.size, device=device))
 
     def matrix(self, s: int, t: int) -> Float64[Tensor, "K K"]:
@@ -89,7 +89,7 @@ class Interpolating(Transition):
 
 @TRANSITIONS.register("absorbing")
 class Absorbing(Interpolating):
-    """Tokens become the mask, the state after the real tokens (appendix A.2.2)."""
+    """Tokens become the mask, which is the last state (appendix A.2.2)."""
 
     default_betas = "mutual-information"
 
@@ -104,7 +104,7 @@ class Absorbing(Interpolating):
         return torch.cat([(left / self.tokens).expand(self.tokens), lost[None]])
 
     def prior_nats(self, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        """A token that is still there is guessed uniformly."""
+        """The cost of guessing uniformly each token that is still visible at step T."""
         left, _ = self._left()
         return (left * math.log(self.tokens)).to(x.device).expand(x.shape)
 
@@ -122,15 +122,15 @@ class Absorbing(Interpolating):
         s: Int64[Tensor, "B"],
         t: Int64[Tensor, "B"],
     ) -> Float[Tensor, "B L"]:
-        """-rho log mean(x) at masks, rho = (a_s - a_t) / (1 - a_t); visible tokens are certain.
+        """-rho log mean(x) at masks, rho = (a_s - a_t) / (1 - a_t); 0 at visible tokens.
 
-        A mean with a share g on the mask itself, which the paper does not rule out, pays for it:
-        + log(1 + g a_t / (1 - a_t)) - (1 - rho) log(1 + g a_s / (1 - a_s)).
+        A mean with mass g on the mask itself, which the paper does not rule out, costs in addition
+        log(1 + g a_t / (1 - a_t)) - (1 - rho) log(1 + g a_s / (1 - a_s)).
         """
         zero = torch.zeros_like(s)
         (a_s, lost_s), (a_t, lost_t) = self.kept(zero, s), self.kept(zero, t)
         _, lost = self.kept(s, t)
-        lost_t = lost_t.clamp(min=TINY)  # where nothing is lost there is no mask
+        lost_t = lost_t.clamp(min=TINY)  # if it is 0, there are no masks
         nats = -a_s * lost / lost_t * log_mean.gather(-1, x[..., None])[..., 0].double()
         if log_mean.shape[-1] > self.tokens:
             share = log_mean[..., self.tokens].double().exp()
@@ -142,7 +142,7 @@ class Absorbing(Interpolating):
 
 @TRANSITIONS.register("uniform")
 class Uniform(Interpolating):
-    """Tokens become any token, themselves included (appendix A.2.1)."""
+    """Tokens are replaced by uniform tokens, themselves included (appendix A.2.1)."""
 
     def __init__(self, tokens: int, betas: Float[Tensor, "T"]) -> None:
         super().__init__(tokens, tokens, betas)
@@ -174,12 +174,12 @@ class Uniform(Interpolating):
         s: Int64[Tensor, "B"],
         t: Int64[Tensor, "B"],
     ) -> Float[Tensor, "B L"]:
-        """The base class's formula with c = (1 - a_s) / K taken out of q(z_s | x) and p(z_s).
+        """The base class's formula with c = (1 - a_s) / K factored out of q(z_s | x) and p(z_s).
 
-        With f(y) = log(1 + mean(y) a_s / c) and Z = q(z_t | x), q(z_s) is the same number
-        everywhere but at x and at z_t, so that one sum of f over all tokens is enough:
+        With f(y) = log(1 + mean(y) a_s / c) and Z = q(z_t | x), q(z_s) is constant except at x and
+        at z_t, so one sum of f over all tokens suffices:
         KL = q(x) log(1 + a_s / c) - E_q f + log(p(z_t) / Z). At a_s = 1 that is
-        -log mean(x) + log(p(z_t) / Z). All but that sum is float64.
+        -log mean(x) + log(p(z_t) / Z). All but that sum is in float64.
         """
         zero = torch.zeros_like(s)
         (a_s, lost_s), (a_t, lost_t) = self.kept(zero, s), self.kept(zero, t)
@@ -190,7 +190,7 @@ class Uniform(Interpolating):
         total = a_t * same + lost_t / self.size
         ratio = torch.log((a_t * at_z + lost_t / self.size).clamp(min=TINY) / total)
         clean = lost_s <= 0
-        scale = torch.where(clean, 1, a_s / c.clamp(min=TINY))  # not used where a_s = 1
+        scale = torch.where(clean, 1, a_s / c.clamp(min=TINY))  # unused where a_s = 1
         everywhere = self._sum_log1p(log_mean, scale).double()
         elsewhere = b * c / total
         extra_x = (b * a_s + a * (a_s + c) * same) / total

@@ -1,7 +1,7 @@
-"""The absorbing process that MDLM, MD4 and their relatives share.
+"""The absorbing (masking) process of MDLM, MD4 and related methods.
 
-A token x is visible at time t with probability alpha_t and has become the mask m otherwise.
-Distributions over states are written as vectors whose last axis holds every token and the mask.
+A token x is visible at time t with probability alpha_t, and otherwise it is the mask m.
+Distributions over states are vectors whose last axis has all tokens and the mask.
 
     marginal      q(z_t | x)      = alpha_t x + (1 - alpha_t) m
     transition    q(z_t | z_s)    = (alpha_t / alpha_s) z_s + (1 - alpha_t / alpha_s) m
@@ -59,8 +59,8 @@ def reverse(
 ) -> Float[Tensor, "B L S"]:
     """p(z_s | z_t) with x_theta = mean (MDLM eq. 7, MD4 eq. 4).
 
-    The mean may hold mass on the mask itself (D3PM's parameterisation); SUBS and MD4 have none,
-    and the formula is then the one at the top of this file.
+    The mean may have mass on the mask itself (D3PM's parameterization); with SUBS and MD4 it has
+    none, and the formula is the one at the top of this file.
     """
     size = max(mean.shape[-1], mask_id + 1)
     mean = F.pad(mean, (0, size - mean.shape[-1]))
@@ -82,15 +82,15 @@ def posterior(
     mask_id: int,
     size: int,
 ) -> Float[Tensor, "B L size"]:
-    """q(z_s | z_t, x): the reverse step of a model that knows x."""
+    """q(z_s | z_t, x): the reverse step given the true x."""
     return reverse(states(x, size), z_t, s, t, schedule, mask_id)
 
 
 def prior_nats(schedule: Schedule, tokens: int, vocab_size: int) -> float:
     """KL(q(z_1 | x) || p(z_1)) of a sequence: 0 for every schedule that ends at alpha = 0.
 
-    A truncated schedule leaves alpha(1) of the tokens visible; the prior that matches it shows
-    such a token uniformly, which costs ln V each.
+    A truncated schedule leaves a share alpha(1) of the tokens visible; the matching prior draws
+    them uniformly, which costs ln V each.
     """
     left = float(schedule.alpha(torch.ones((), dtype=torch.float64)))
     return tokens * left * math.log(vocab_size)
@@ -99,7 +99,7 @@ def prior_nats(schedule: Schedule, tokens: int, vocab_size: int) -> float:
 def reconstruction_nats(schedule: Schedule, tokens: int, vocab_size: int) -> float:
     """-E log p(x | z_0) of a sequence: 0 for every schedule that starts at alpha = 1.
 
-    A truncated schedule still hides 1 - alpha(0) of the tokens; they are guessed uniformly.
+    A truncated schedule still hides a share 1 - alpha(0) of the tokens, guessed uniformly.
     """
     hidden = float(schedule.one_minus_alpha(torch.zeros((), dtype=torch.float64)))
     return tokens * hidden * math.log(vocab_size)

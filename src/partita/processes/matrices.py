@@ -1,7 +1,7 @@
-"""Transition matrices of D3PM that have no closed form: dense ones, multiplied step by step.
+"""Transition matrices of D3PM without a closed form: dense ones, multiplied step by step.
 
-A product is made when its step is first asked for, and kept. Everything is float64; the entries
-are never negative and nothing is subtracted, so that products keep their digits.
+A product is computed when its step is first needed, and cached. Everything is in float64; entries
+are not negative and nothing is subtracted, so products keep their precision.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from partita.processes.transitions import TINY, TRANSITIONS, Transition
 from partita.schedules import Schedule
 
 STEPS = 1000  # the paper's T
-MOST_STEPS = 20_000  # whose products are made one after the other
+MOST_STEPS = 20_000  # as their products are computed one by one
 LARGEST_TABLE = 1 << 30  # numbers: 8 GiB in float64
 
 
 class Dense(Transition):
-    """Any matrices. Their products from step 1 on are kept: T K^2 numbers at most."""
+    """Arbitrary matrices. Their products from step 1 on are cached, at most T K^2 numbers."""
 
     def __init__(self, tokens: int, size: int, steps: int) -> None:
         super().__init__(tokens, size, steps)
@@ -44,7 +44,7 @@ class Dense(Transition):
         """Q_t."""
 
     def _product(self, t: int) -> Float64[Tensor, "K K"]:
-        """Q_1 ... Q_t, from the last product that is known."""
+        """Q_1 ... Q_t, computed from the last cached product."""
         if not self._products:
             self._products.append(torch.eye(self.size, dtype=torch.float64, device="cpu"))
         while len(self._products) <= t:
@@ -60,7 +60,7 @@ class Dense(Transition):
         return product
 
     def _matrices(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """The different matrices that are asked for, and which of them each row needs."""
+        """The distinct matrices needed, and the index of each row's matrix."""
         pairs, which = torch.unique(torch.stack([s, t], -1), dim=0, return_inverse=True)
         matrices = torch.stack([self.matrix(*pair) for pair in pairs.tolist()])
         return matrices.to(t.device), which[:, None]
@@ -96,14 +96,14 @@ class Dense(Transition):
         return self._product(self.steps)[: self.tokens].mean(0)
 
     def prior_nats(self, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        law, prior = self._product(self.steps)[: self.tokens], self.prior()
-        nats: Tensor = torch.special.xlogy(law, law / prior.clamp(min=TINY)).sum(-1)
+        last, prior = self._product(self.steps)[: self.tokens], self.prior()
+        nats: Tensor = torch.special.xlogy(last, last / prior.clamp(min=TINY)).sum(-1)
         return nats.to(x.device)[x]
 
 
 @TRANSITIONS.register("gaussian")
 class Gaussian(Dense):
-    """Tokens become tokens of near ids: a discretised Gaussian (appendix A.2.3)."""
+    """Tokens become tokens with nearby ids: a discretized Gaussian (appendix A.2.3)."""
 
     default_betas = "linear"
 
@@ -114,7 +114,7 @@ class Gaussian(Dense):
         require(bool((self._betas > 0).all()), "betas", "of a Gaussian must be positive")
 
     def one(self, t: int) -> Float64[Tensor, "K K"]:
-        """Symmetric, and what leaves neither side of the diagonal stays: the limit is uniform."""
+        """Q_t: symmetric with rows that sum to 1, so that the limit is uniform."""
         ids = torch.arange(self.size, dtype=torch.float64, device="cpu")
         width = (self.size - 1) ** 2 * self._betas[t - 1] / 4
         by_distance = torch.exp(-(ids**2) / width)
@@ -124,9 +124,9 @@ class Gaussian(Dense):
 
 
 class Own(Dense):
-    """Somebody's own matrices: one for every step, or one for all of them.
+    """Custom matrices: one for every step, or one for all steps.
 
-    They are over the real tokens, or over these and the mask.
+    They are over the real tokens, with or without the mask.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ def make_transition(
     steps: int | None = None,
     **options: Any,
 ) -> Transition:
-    """A transition by name with its betas, or somebody's own matrices."""
+    """A transition by name with its betas, or one of custom matrices."""
     if isinstance(transition, str):
         kind = TRANSITIONS[transition]
         chosen = betas if betas is not None else kind.default_betas

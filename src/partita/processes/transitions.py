@@ -1,14 +1,14 @@
 """The transition matrices of D3PM: [Q_t]_ij = q(z_t = j | z_(t-1) = i) (section 3.1, A.2).
 
     absorbing   (1 - beta) I + beta 1 e_m^T       a token becomes the mask m and stays it
-    uniform     (1 - beta) I + beta 1 1^T / K     a token becomes any token
-    gaussian    exp(-4 (i - j)^2 / ((K-1)^2 beta)), scaled, off the diagonal: near ids are near
-    own         matrices that somebody gives
+    uniform     (1 - beta) I + beta 1 1^T / K     a token becomes a uniform token
+    gaussian    exp(-4 (i - j)^2 / ((K-1)^2 beta)), scaled, off the diagonal: nearby ids are likely
+    own         custom matrices
 
 The first two have closed forms (`interpolating.py`), the others are matrices (`matrices.py`).
 
-Steps are whole numbers 0..T; z_0 = x is the data. States 0..tokens-1 are the real tokens, and a
-state after them, if there is one, is the mask.
+Steps are integers 0..T; z_0 = x is the data. States 0..tokens-1 are the real tokens; the mask, if
+there is one, is the state after them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TINY = torch.finfo(torch.float64).tiny
 
 
 class Transition(ABC):
-    """q(z_t | z_s) for any steps s <= t, by what the loss and the sampler ask of it."""
+    """q(z_t | z_s) for any steps s <= t, in the forms that the loss and the sampler need."""
 
     default_betas: str = "cosine"
 
@@ -39,7 +39,7 @@ class Transition(ABC):
 
     @abstractmethod
     def matrix(self, s: int, t: int) -> Float64[Tensor, "K K"]:
-        """Q_(s+1) ... Q_t, for those who want to look at it."""
+        """Q_(s+1) ... Q_t, for inspection."""
 
     @abstractmethod
     def rows(
@@ -71,8 +71,8 @@ class Transition(ABC):
     def prior(self) -> Float64[Tensor, "K"]:
         """p(z_T): the mean of q(z_T | x) over the real tokens.
 
-        That is the paper's prior (all masks; uniform) where the process ends there, and where it
-        stops short, the prior term stays finite.
+        This is the paper's prior (all masks; uniform) if the process ends there; if it stops
+        short, the prior term is still finite.
         """
 
     @abstractmethod
@@ -82,9 +82,9 @@ class Transition(ABC):
     def draw(
         self, x: Int64[Tensor, "B L"], t: Int64[Tensor, "B"], u: Float64[Tensor, "B L"]
     ) -> Int64[Tensor, "B L"]:
-        """z_t from q(z_t | x), by one uniform each."""
-        law = self.rows(x, torch.zeros_like(t), t).log()
-        return sample_categorical(law.flatten(0, 1), u.flatten()).view_as(x)
+        """Draw z_t from q(z_t | x), from one uniform number for each token."""
+        log_probs = self.rows(x, torch.zeros_like(t), t).log()
+        return sample_categorical(log_probs.flatten(0, 1), u.flatten()).view_as(x)
 
     def divergence(
         self,
@@ -96,7 +96,7 @@ class Transition(ABC):
     ) -> Float[Tensor, "B L"]:
         """KL(q(z_s | z_t, x) || p(z_s | z_t)); at s = 0 that is -log p(x | z_t).
 
-        Both have the factor q(z_t | z_s), so only what stands beside it is compared:
+        The common factor q(z_t | z_s) cancels:
         KL = E_q log(q(z_s | x) / p(z_s)) - log(q(z_t | x) / p(z_t)), p(z) = sum_x q(z | x) mean(x).
         """
         back = self.columns(z, s, t)

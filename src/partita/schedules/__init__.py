@@ -1,4 +1,4 @@
-"""Schedules: alpha(t), its complement, derivative and inverses; and grids of times."""
+"""Noise schedules: alpha(t), its complement, derivative and inverses; and grids of times."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a schedule is: alpha(t), the probability that a token is still visible at time t in [0, 1].
+"""The base class of schedules: alpha(t) is the probability that a token is visible at time t.
 
-Each schedule gives two formulas, one for 1 - alpha that is accurate while 1 - alpha is small (t
-near 0) and one for alpha that is accurate while alpha is small (t near 1); the base class takes
-the better one everywhere, so that both numbers keep full relative precision in float32 on all of
-[0, 1] and no epsilon is needed.
+Each schedule has two formulas: one for 1 - alpha that is accurate if 1 - alpha is small (t near 0),
+and one for alpha that is accurate if alpha is small (t near 1). The base class uses the better one
+for each t, so both numbers have full relative precision in float32 on all of [0, 1], without an
+epsilon.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ SCHEDULES: Registry[Callable[..., Schedule]] = Registry("schedule")
 class Schedule(ABC):
     """alpha(t), 1 - alpha(t), alpha'(t), the loss weight and both inverses."""
 
-    # What a schedule supplies -------------------------------------------------------------------
+    # Defined by each schedule --------------------------------------------------------------------
 
     @abstractmethod
     def _head(self, t: Times) -> Times:
-        """1 - alpha(t), accurate while it is small; exactly 0 at t = 0."""
+        """1 - alpha(t), accurate if it is small; exactly 0 at t = 0."""
 
     @abstractmethod
     def _tail(self, t: Times) -> Times:
-        """alpha(t), accurate while it is small; exactly 0 at t = 1."""
+        """alpha(t), accurate if it is small; exactly 0 at t = 1."""
 
     @abstractmethod
     def _inverse_head(self, hidden: Times) -> Times:
-        """The time at which 1 - alpha equals `hidden`, accurate while `hidden` is small."""
+        """The time at which 1 - alpha equals `hidden`, accurate if `hidden` is small."""
 
     @abstractmethod
     def _inverse_tail(self, alpha: Times) -> Times:
-        """The time at which alpha equals `alpha`, accurate while `alpha` is small."""
+        """The time at which alpha equals `alpha`, accurate if `alpha` is small."""
 
     @abstractmethod
     def derivative(self, t: Times) -> Times:
@@ -51,7 +51,7 @@ class Schedule(ABC):
     def weight(self, t: Times) -> Times:
         """-alpha'(t) / (1 - alpha(t)), the weight of the continuous-time bound (MDLM eq. 10)."""
 
-    # What everybody calls -----------------------------------------------------------------------
+    # Common to all schedules ---------------------------------------------------------------------
 
     def alpha(self, t: Times) -> Times:
         """The probability that a token is visible at time t."""
@@ -74,11 +74,11 @@ class Schedule(ABC):
         return time.clamp(0, 1)
 
     def complement_weight(self, t: Times) -> Times:
-        """-alpha'(t) / alpha(t): the weight of the bound that takes visible tokens for hidden."""
+        """-alpha'(t) / alpha(t), the bound's weight if visible tokens are predicted from hidden."""
         return -self.derivative(t) / self.alpha(t)
 
     def decrease(self, s: Times, t: Times) -> Times:
-        """alpha(s) - alpha(t) for s <= t, taken from whichever of alpha, 1 - alpha is small."""
+        """alpha(s) - alpha(t) for s <= t, computed from the smaller of alpha and 1 - alpha."""
         hidden_t, alpha_s = self.one_minus_alpha(t), self.alpha(s)
         return torch.where(
             alpha_s < 0.5, alpha_s - self.alpha(t), hidden_t - self.one_minus_alpha(s)
@@ -87,7 +87,7 @@ class Schedule(ABC):
     def reveal_probability(self, s: Times, t: Times) -> Times:
         """(alpha_s - alpha_t) / (1 - alpha_t): a masked token is revealed between t and s < t.
 
-        1 where 1 - alpha_t is too small for a number, so that no mask is left.
+        It is 1 if 1 - alpha_t underflows, so that no mask is left.
         """
         hidden = self.one_minus_alpha(t)
         return torch.where(hidden > 0, self.decrease(s, t) / hidden, 1.0)

@@ -1,4 +1,4 @@
-"""The schedules, named by their formulas. Each falls exactly from alpha(0) = 1 to alpha(1) = 0.
+"""Schedules named by their formulas. Each falls from exactly alpha(0) = 1 to alpha(1) = 0.
 
 name            alpha(t)                                     weight -alpha'/(1 - alpha)
 linear          1 - t                                        1 / t
@@ -94,7 +94,7 @@ class Polynomial(Schedule):
 @SCHEDULES.register("power")
 @dataclass(frozen=True)
 class Power(Schedule):
-    """alpha = (1 - t)^exponent; from 1 on, so that alpha' stays finite at t = 1."""
+    """alpha = (1 - t)^exponent, with exponent >= 1, so that alpha' is finite at t = 1."""
 
     exponent: float = 2.0
 
@@ -123,7 +123,7 @@ class Power(Schedule):
 @SCHEDULES.register("cosine")
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """alpha = 1 - cos(pi/2 (1 - t)) = 1 - sin(pi t/2): few tokens first, many last."""
+    """alpha = 1 - cos(pi/2 (1 - t)) = 1 - sin(pi t/2): sampling reveals few tokens at first."""
 
     def _head(self, t: Times) -> Times:
         return sin_quarter(t)
@@ -147,9 +147,9 @@ class Cosine(Schedule):
 @SCHEDULES.register("arccos")
 @dataclass(frozen=True)
 class Arccos(Schedule):
-    """alpha = 1 - arccos(1 - t) / (pi/2) = arcsin(1 - t) / (pi/2): what MaskGIT hides by.
+    """alpha = 1 - arccos(1 - t) / (pi/2) = arcsin(1 - t) / (pi/2): MaskGIT's in training.
 
-    Its r is 1 - t, and the share of hidden tokens arccos(r) / (pi/2).
+    MaskGIT's r is 1 - t, and the share of hidden tokens is arccos(r) / (pi/2).
     """
 
     def _head(self, t: Times) -> Times:

@@ -1,4 +1,4 @@
-"""Grids of times: where samplers step, and where T-step bounds stand."""
+"""Grids of times, for the steps of samplers and of T-step bounds."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def uniform_grid(steps: int) -> Float64[Tensor, "{steps}+1"]:
 
 @GRIDS.register("cosine")
 def cosine_grid(steps: int) -> Float64[Tensor, "{steps}+1"]:
-    """t_i = cos(pi i / (2 steps)): with a linear schedule, the alphas of the cosine one."""
+    """t_i = cos(pi i / (2 steps)): the linear schedule then has the cosine schedule's alphas."""
     return cos_quarter(torch.linspace(0, 1, steps + 1, dtype=torch.float64))
 
 
 def sampling_grid(name: str, steps: int) -> Float64[Tensor, "{steps}+1"]:
-    """The times that a sampler with `steps` steps visits, from exactly 1 to exactly 0."""
+    """The times of a sampler with `steps` steps, from exactly 1 to exactly 0."""
     require_int(steps, "steps")
     return GRIDS[name](steps)
 
 
 def discretise(t: Times, steps: int) -> Times:
-    """The end of the one of `steps` equal bins that holds t: (floor(t T) + 1) / T, at most 1."""
+    """The upper end of t's bin among `steps` equal bins: (floor(t T) + 1) / T, at most 1."""
     return torch.clamp(torch.floor(t * steps) + 1, max=steps) / steps

@@ -1,6 +1,6 @@
-"""The schedules of the reference implementations, for parity alone.
+"""The schedules of the reference implementations, for parity with them.
 
-They use other functions under the same names and stop short of alpha = 0 and 1.
+They use different functions under the same names, and stop short of alpha = 0 and 1.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from partita.schedules.survival import Exponential, Geometric
 
 @dataclass(frozen=True)
 class Truncated(Schedule):
-    """Another schedule squeezed to run from 1 - cut_start down to cut_end.
+    """Another schedule rescaled to fall from 1 - cut_start to cut_end.
 
-    Such a process neither starts at the data nor ends in all masks; the bound then needs the
+    Such a process neither starts at the data nor ends in all masks, so the bound needs the
     reconstruction and prior terms that `processes.masked` computes.
     """
 
@@ -97,7 +97,7 @@ def _mdlm_geometric(sigma_min: float = 1e-3, sigma_max: float = 20.0) -> Schedul
 
 
 def md4_polynomial(name: str) -> Schedule | None:
-    """`md4:poly3`, with any exponent in the name."""
+    """The schedule named `md4:poly3`, with any exponent; None for other names."""
     match = _MD4_POLYNOMIAL.match(name)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""The schedules of `formulas.py` that are exponentials, shifted and scaled to run from 1 to 0."""
+"""Exponential schedules (see `formulas.py`), shifted and scaled to fall from 1 to 0."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from partita.schedules.base import SCHEDULES, Schedule, Times
 
 
 class _Survival(Schedule):
-    """alpha = e^(-x(t)) shifted and scaled to run from 1 to 0, for a rising x with x(0) = 0.
+    """alpha = e^(-x(t)) shifted and scaled to fall from 1 to 0, for a rising x with x(0) = 0.
 
-    An exponential multiplies the rounding of its argument by x, which may be 20 or more, so the
-    arithmetic is float64 whatever the dtype of t.
+    An exponential multiplies the relative rounding error of x by x, which may be 20 or more, so the
+    arithmetic is in float64 for every dtype of t.
     """
 
     @abstractmethod
