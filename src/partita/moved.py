@@ -49,6 +49,7 @@ MOVED = {
     "optim.optimisers": "optim.optimizers",
     "ragged": "contracts.packed",
     "recipe": "config.recipe",
+    "samplers.canvas": "samplers.state",
     "samplers.options": "config.sampling",
     "training.distribution": "parallel",
     "training.muon": "optim.muon",
@@ -69,6 +70,10 @@ NAMES = {
     ("models.text_model", "load"): "models.trained.load",
     ("networks", "Dense"): "contracts.layouts.DenseLayout",
     ("networks", "Segments"): "contracts.layouts.PackedLayout",
+    ("samplers", "Canvas"): "samplers.state.SamplerState",
+    ("samplers", "Session"): "samplers.base.SamplingContext",
+    ("samplers.base", "Session"): "samplers.base.SamplingContext",
+    ("samplers.state", "Canvas"): "samplers.state.SamplerState",
 }
 """Old names of what has another one or another place, in modules that are still there."""
 

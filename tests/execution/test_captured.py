@@ -12,8 +12,8 @@ from partita.execution.program import Program
 from partita.networks import attention
 from partita.randomness import Noise
 from partita.samplers import SAMPLERS, Prompt
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
+from partita.samplers.state import SamplerState
 from tests.support.captured import CLASSES, LENGTH, MODELS, ROWS, VOCAB, build, same
 
 PLANS = {
@@ -136,10 +136,10 @@ def test_what_stands_at_hidden_positions_does_not_matter(name, seed):
         given = prompt()
         wanted = ~given.known & (torch.arange(LENGTH) < 7)
         given.tokens[given.known & (torch.arange(LENGTH) % 2 == 0)] = VOCAB
-        canvas = Canvas(given.tokens, given.known, wanted)
-        session = Session(model, Noise.for_batch(seed, ROWS), executor=executor_of(speed))
-        SAMPLERS["ancestral"].run(session, canvas, steps=4)
-        outcomes.append(canvas)
+        state = SamplerState(given.tokens, given.known, wanted)
+        context = SamplingContext(model, Noise.for_batch(seed, ROWS), executor=executor_of(speed))
+        SAMPLERS["ancestral"].run(context, state, steps=4)
+        outcomes.append(state)
     assert torch.equal(outcomes[0].tokens, outcomes[1].tokens)
     assert torch.equal(outcomes[0].revealed, outcomes[1].revealed)
 
@@ -167,7 +167,7 @@ def test_callbacks_see_the_same_steps(name, plan):
         assert torch.equal(ours.rows, theirs.rows)
         assert torch.equal(ours.positions, theirs.positions)
         for part in ("tokens", "revealed", "wanted"):
-            assert torch.equal(getattr(ours.canvas, part), getattr(theirs.canvas, part))
+            assert torch.equal(getattr(ours.state, part), getattr(theirs.state, part))
 
 
 def test_every_step_is_reported():

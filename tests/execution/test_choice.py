@@ -10,7 +10,7 @@ from partita.execution import choice
 from partita.execution.choice import WORTH_CAPTURING, executor_of
 from partita.methods import MD4, MDLM, PGM
 from partita.randomness import Noise
-from partita.samplers.base import Session
+from partita.samplers.base import SamplingContext
 
 MANY, FEW = WORTH_CAPTURING, WORTH_CAPTURING - 1
 
@@ -37,8 +37,8 @@ def picked(speed, steps, gpu=False, model=None):
     """Who carries out a plan of so many steps."""
     samples = torch.arange(2)
     noise = Noise(0, samples.as_subclass(OnGPU) if gpu else samples)
-    session, executor = Session(model or build(), noise), executor_of(speed)
-    if executor is None or not executor.takes(session, steps):
+    context, executor = SamplingContext(model or build(), noise), executor_of(speed)
+    if executor is None or not executor.takes(context, steps):
         return "steps"
     return "compiled program" if executor.speed == "compiled" else "program"
 
@@ -85,9 +85,9 @@ def test_the_facade_hands_its_choice_on(monkeypatch):
     """What `partita.sample` is told is what carries out the plan."""
     done = []
 
-    def reveal(session, canvas, plan, visible, steps, *, compiled):  # noqa: ARG001
+    def reveal(context, state, plan, visible, steps, *, compiled):  # noqa: ARG001
         done.append((steps, compiled))
-        return canvas.tokens
+        return state.tokens
 
     monkeypatch.setattr(choice, "reveal", reveal)
     for speed in ("auto", "plain", "captured", "compiled"):

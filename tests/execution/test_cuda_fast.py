@@ -20,7 +20,7 @@ from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from partita.randomness import Noise, Purpose
 from partita.samplers import Prompt
-from partita.samplers.base import Session
+from partita.samplers.base import SamplingContext
 from tests.laws.tables import assert_law
 
 pytestmark = pytest.mark.skipif(
@@ -49,7 +49,7 @@ def draw(model, speed, seed=3, rows=5, **options):
 def plain_with_margins(model, rows, **options):
     """What the plain loop draws, and how near to a token's boundary each row's draws came."""
     nearest = torch.ones(rows, dtype=torch.float64, device="cuda")
-    draw_tokens = Session.draw
+    draw_tokens = SamplingContext.draw
 
     def watched(self, log_probs, step, at, positions):
         cumulative = weights(log_probs, self.decoding).cumsum(-1)
@@ -59,7 +59,7 @@ def plain_with_margins(model, rows, **options):
         return draw_tokens(self, log_probs, step, at, positions)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "draw", watched)
+        patch.setattr(SamplingContext, "draw", watched)
         return draw(model, "plain", rows=rows, **options), nearest
 
 

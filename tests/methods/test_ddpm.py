@@ -302,9 +302,9 @@ def test_samples_are_tokens_and_prompts_are_kept(shaken, name, rounding, tempera
     assert int(drawn.max()) < VOCAB
     assert [step.index for step in seen] == list(range(7))
     assert all(step.total == 7 for step in seen)
-    assert torch.equal(seen[-1].canvas.tokens, drawn)
-    assert bool(seen[-1].canvas.revealed.all())
-    assert all(torch.equal(step.canvas.revealed, prompt.known) for step in seen[:-1])
+    assert torch.equal(seen[-1].state.tokens, drawn)
+    assert bool(seen[-1].state.revealed.all())
+    assert all(torch.equal(step.state.revealed, prompt.known) for step in seen[:-1])
 
 
 @pytest.mark.parametrize("name", TEXT)

@@ -14,8 +14,8 @@ from partita.errors import require
 from partita.execution.sampling import has_program, reveal
 from partita.kernels import KERNELS
 from partita.methods.contracts import Model
-from partita.samplers.base import SAMPLERS, Callback, Executor, Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SAMPLERS, Callback, Executor, SamplingContext
+from partita.samplers.state import SamplerState
 
 SPEEDS = ("auto", "plain", "captured", "compiled")
 """How planned samplers run: step by step, as a captured program, or as one of compiled blocks."""
@@ -29,7 +29,7 @@ class Programs(Executor):
 
     speed: str
 
-    def check(self, name: str, model: Model, canvas: Canvas) -> None:
+    def check(self, name: str, model: Model, state: SamplerState) -> None:
         """Whoever asks for a captured program gets one; "auto" takes what there is."""
         if self.speed == "auto" or name not in SAMPLERS:
             return
@@ -39,25 +39,25 @@ class Programs(Executor):
         problem = f"is {self.speed!r}, but there is no program for this {type(model).__name__}"
         require(has_program(model), "speed", problem, remedy)
         problem = f"is {self.speed!r}, but triton is not installed, which programs need on a GPU"
-        require(KERNELS or not canvas.tokens.is_cuda, "speed", problem, remedy)
+        require(KERNELS or not state.tokens.is_cuda, "speed", problem, remedy)
 
-    def takes(self, session: Session[Any], steps: int) -> bool:
+    def takes(self, context: SamplingContext[Any], steps: int) -> bool:
         """Whether a model has a program, and with "auto" whether a capture pays."""
-        if not has_program(session.model):
+        if not has_program(context.model):
             return False
-        worth = session.noise.samples.is_cuda and KERNELS and steps >= WORTH_CAPTURING
+        worth = context.noise.samples.is_cuda and KERNELS and steps >= WORTH_CAPTURING
         return worth if self.speed == "auto" else True
 
     def reveal(
         self,
-        session: Session[Any],
-        canvas: Canvas,
+        context: SamplingContext[Any],
+        state: SamplerState,
         plan: Int64[Tensor, "B L"],
         visible: Float64[Tensor, "B L"],
         steps: int,
     ) -> Int64[Tensor, "B L"]:
         compiled = self.speed == "compiled"
-        return reveal(session, canvas, plan, visible, steps, compiled=compiled)
+        return reveal(context, state, plan, visible, steps, compiled=compiled)
 
 
 def executor_of(speed: str) -> Executor | None:

@@ -72,7 +72,7 @@ class GraphBuffers:
         )
 
     @property
-    def canvas(self) -> Int64[Tensor, "B L"]:
+    def by_row(self) -> Int64[Tensor, "B L"]:
         return self.tokens[:-1].view(self.order.shape)
 
     def set(
@@ -85,7 +85,7 @@ class GraphBuffers:
     ) -> None:
         """Begin anew."""
         steps = len(table.steps)
-        self.canvas.copy_(tokens)
+        self.by_row.copy_(tokens)
         self.order.copy_(table.order)
         self.known[: steps + 1].copy_(table.known)
         self.uniforms.copy_(uniforms)

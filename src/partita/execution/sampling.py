@@ -30,9 +30,9 @@ from partita.methods.masked_method import MaskedMethod
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
 from partita.randomness import Purpose
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
 from partita.samplers.guided_models import GuidedDenoiser
+from partita.samplers.state import SamplerState
 
 KEPT = 8  # programs of a model
 SUMMARIES = ("mean", "logsumexp")  # queries that read all of a sequence, slots without a token too
@@ -67,8 +67,8 @@ def has_program(model: object) -> bool:
 
 
 def reveal(
-    session: Session[Any],
-    canvas: Canvas,
+    context: SamplingContext[Any],
+    state: SamplerState,
     plan: Int64[Tensor, "B L"],
     visible: Float64[Tensor, "B L"],
     steps: int,
@@ -76,35 +76,35 @@ def reveal(
     compiled: bool = False,
 ) -> Int64[Tensor, "B L"]:
     """Reveal every position at the step that the plan names."""
-    model, guidance = _unwrapped(session.model)
-    seen = canvas.revealed & (canvas.tokens != model.mask_id)
+    model, guidance = _unwrapped(context.model)
+    seen = state.revealed & (state.tokens != model.mask_id)
     table = Timetable.of(plan, seen, visible, steps)
-    label = _labels(model, session.label, plan)
+    label = _labels(model, context.label, plan)
     with (
         torch.no_grad(),
-        _program(model, guidance, canvas, len(table.steps), session.decoding, compiled) as program,
+        _program(model, guidance, state, len(table.steps), context.decoding, compiled) as program,
     ):
         where = torch.arange(plan.shape[1], device=plan.device)[None]
         program.buffers.set(
-            torch.where(seen, canvas.tokens, model.mask_id),
+            torch.where(seen, state.tokens, model.mask_id),
             table,
-            session.noise.uniform(Purpose.TOKEN, 0, where),
+            context.noise.uniform(Purpose.TOKEN, 0, where),
             _scalars(model, table),
             label,
         )
-        # A network of masks reads the whole canvas at every step: one size will do.
+        # A network of masks reads all positions at every step: one size will do.
         reads = table.read if model.partitions else [0] * len(table.read)
         sizes = dict(zip(table.steps, zip(reads, table.queried, strict=True), strict=True))
         program.prepare(sizes.values())
-        before = canvas.copy() if session.callback is not None else None
+        before = state.copy() if context.callback is not None else None
         for step in range(steps):
             if step in sizes:
                 program.run(*sizes[step])
             if before is not None:
                 rows, positions = (plan == step).nonzero(as_tuple=True)
-                before.write(rows, positions, program.buffers.canvas[rows, positions])
-                session.report(step, steps, before, rows, positions)
-        canvas.tokens.copy_(torch.where(plan >= 0, program.buffers.canvas, canvas.tokens))
+                before.write(rows, positions, program.buffers.by_row[rows, positions])
+                context.report(step, steps, before, rows, positions)
+        state.tokens.copy_(torch.where(plan >= 0, program.buffers.by_row, state.tokens))
         broken = int(program.buffers.broken)
     require(
         not broken,
@@ -112,8 +112,8 @@ def reveal(
         "a prediction holds a NaN, an infinity or no possible token",
         "the network's weights or inputs are broken",
     )
-    canvas.revealed |= plan >= 0
-    return canvas.tokens
+    state.revealed |= plan >= 0
+    return state.tokens
 
 
 def _unwrapped(model: Any) -> tuple[Any, GuidanceSpec | None]:  # noqa: ANN401 - whatever it is
@@ -145,20 +145,20 @@ def _labels(model: MaskedMethod, label: Tensor | None, plan: Tensor) -> Tensor:
 def _program(
     model: MaskedMethod,
     guidance: GuidanceSpec | None,
-    canvas: Canvas,
+    state: SamplerState,
     steps: int,
     decoding: Decoding,
     compiled: bool,
 ) -> Iterator[Program]:
     """A program that nobody else has meanwhile: a callback may sample from the same model."""
-    held = _programs(model, canvas.tokens.device, compiled)
-    batch, length = canvas.tokens.shape
+    held = _programs(model, state.tokens.device, compiled)
+    batch, length = state.tokens.shape
     times = 1 << steps.bit_length()
     key = (batch, length, times, decoding, guidance)
     program = held.programs.pop(key, None)
     if program is None:
         with torch.inference_mode(False):
-            buffers = GraphBuffers.blank(batch, length, times, canvas.tokens.device)
+            buffers = GraphBuffers.blank(batch, length, times, state.tokens.device)
         forward = StepForward(model.timed, held.network, held.head, guidance)
         program = Program(forward, model.mask_id, buffers, decoding, held.memory, compiled)
     try:

@@ -48,11 +48,11 @@ class StepForward:
         self, visible: PackedSlots, queried: PackedSlots, buffers: GraphBuffers
     ) -> Float[Tensor, "N V"]:
         if self.guidance is None:
-            vectors = self._vectors(buffers.canvas, visible, queried, buffers, buffers.label)
+            vectors = self._vectors(buffers.by_row, visible, queried, buffers, buffers.label)
             return self._logits(vectors)
         nobody = torch.full_like(buffers.label, self.network.config.classes)
         both = self._vectors(
-            torch.cat([buffers.canvas, buffers.canvas]),
+            torch.cat([buffers.by_row, buffers.by_row]),
             visible.twice(len(buffers.label)),
             queried.twice(len(buffers.label)),
             buffers,

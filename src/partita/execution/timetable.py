@@ -1,4 +1,4 @@
-"""When each position of a canvas is revealed, in a form that a captured step can read.
+"""When each position is revealed, in a form that a captured step can read.
 
 A plan is known before sampling starts. Sorted by the step at which they become visible, the
 positions of a row that are visible at any step are the first of their row: what a step reads and

@@ -26,9 +26,9 @@ from partita.methods.base import check_batch
 from partita.methods.contracts import Denoiser
 from partita.moved import old_keywords
 from partita.randomness import Noise
-from partita.samplers.canvas import Canvas
 from partita.samplers.front import as_labels, evaluating
 from partita.samplers.planned import Order, order_ranks
+from partita.samplers.state import SamplerState
 
 
 @old_keywords(valid="is_token")
@@ -92,15 +92,15 @@ def _nats(
 ) -> Float64[Tensor, "B"]:
     """Nats of each sequence of a batch."""
     batch, length = tokens.shape
-    canvas = Canvas.blank(batch, length, model.mask_id, tokens.device)
-    ranks, rows = order_ranks(noise, canvas, order), torch.arange(batch, device=tokens.device)
+    state = SamplerState.blank(batch, length, model.mask_id, tokens.device)
+    ranks, rows = order_ranks(noise, state, order), torch.arange(batch, device=tokens.device)
     nats = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
     for step in range(length):
         positions = (ranks == step).long().argmax(-1)
         visible = torch.full((batch,), step / length, dtype=torch.float64, device=tokens.device)
         time = model.schedule.inverse(visible) if model.timed else None
-        log_probs = model.predict(canvas.tokens, canvas.revealed, rows, positions, time, label)
+        log_probs = model.predict(state.tokens, state.revealed, rows, positions, time, label)
         target = tokens[rows, positions]
         nats -= log_probs.double().gather(-1, target[:, None])[:, 0]
-        canvas.write(rows, positions, target)
+        state.write(rows, positions, target)
     return nats

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from partita.errors import require, require_int
 from partita.methods.contracts import Denoiser
-from partita.samplers.base import SAMPLERS, Session, Step, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SAMPLERS, SamplingContext, Step, sampler
+from partita.samplers.state import SamplerState
 
 
 def window(end: int, model_length: int, total: int) -> tuple[int, int]:
@@ -32,8 +32,8 @@ def window(end: int, model_length: int, total: int) -> tuple[int, int]:
 
 @sampler("blocks", family="masked")
 def blocks(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     *,
     block_length: int | None = None,
     inner: str = "confidence",
@@ -45,7 +45,7 @@ def blocks(
     A row's blocks are counted from its first wanted position, so its prompt decides where they
     lie and its batch does not: rows that begin at the same place are filled together.
     """
-    limit = session.model.length
+    limit = context.model.length
     block_length = min(32, limit) if block_length is None else block_length
     require_int(block_length, "block_length")
     require(
@@ -57,12 +57,12 @@ def blocks(
     if "steps" in inspect.signature(fill).parameters:
         fill = partial(fill, steps=options.get("steps", block_length))
     numbers = itertools.count()
-    begins = canvas.remaining.long().argmax(-1)
+    begins = state.remaining.long().argmax(-1)
     for begin in torch.unique(begins).tolist():
-        rows = ((begins == begin) & canvas.remaining.any(-1)).nonzero()[:, 0]
+        rows = ((begins == begin) & state.remaining.any(-1)).nonzero()[:, 0]
         if rows.numel():
-            _fill_rows(session, canvas, rows, begin, block_length, fill, numbers)
-    return canvas.tokens
+            _fill_rows(context, state, rows, begin, block_length, fill, numbers)
+    return state.tokens
 
 
 def _inner(name: str) -> Callable[..., Tensor]:
@@ -76,46 +76,46 @@ def _inner(name: str) -> Callable[..., Tensor]:
 
 
 def _fill_rows(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     rows: Tensor,
     begin: int,
     block_length: int,
-    fill: Callable[[Session[Denoiser], Canvas], Tensor],
+    fill: Callable[[SamplingContext[Denoiser], SamplerState], Tensor],
     numbers: Iterator[int],
 ) -> None:
     """The blocks of some rows, from `begin` on."""
-    total = canvas.tokens.shape[1]
+    total = state.tokens.shape[1]
     for index, start in enumerate(range(begin, total, block_length)):
         end = min(start + block_length, total)
-        low, high = window(end, session.model.length, total)
-        part = canvas.part(rows, low, high)
+        low, high = window(end, context.model.length, total)
+        part = state.part(rows, low, high)
         part.wanted[:, : start - low] = False
         part.wanted[:, end - low :] = False
         if not bool(part.remaining.any()):
             continue
         fill(
             replace(
-                session,
-                noise=session.noise.select(rows).fork(index + 1),
-                label=None if session.label is None else session.label[rows],
-                callback=partial(_report, session, canvas, rows, low, numbers),
+                context,
+                noise=context.noise.select(rows).fork(index + 1),
+                label=None if context.label is None else context.label[rows],
+                callback=partial(_report, context, state, rows, low, numbers),
             ),
             part,
         )
-        canvas.tokens[rows, low:high] = part.tokens
-        canvas.revealed[rows, low:high] = part.revealed
+        state.tokens[rows, low:high] = part.tokens
+        state.revealed[rows, low:high] = part.revealed
 
 
 def _report(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     rows: Tensor,
     low: int,
     numbers: Iterator[int],
     step: Step,
 ) -> None:
-    """What the caller's callback sees: the whole canvas, with what is new in its place."""
+    """What the caller's callback sees: the whole state, with what is new in its place."""
     whole, positions = rows[step.rows], step.positions + low
-    canvas.write(whole, positions, step.canvas.tokens[step.rows, step.positions])
-    session.report(next(numbers), None, canvas, whole, positions)
+    state.write(whole, positions, step.state.tokens[step.rows, step.positions])
+    context.report(next(numbers), None, state, whole, positions)

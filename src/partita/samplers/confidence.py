@@ -21,9 +21,9 @@ from partita.errors import require_number, require_temperature
 from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
 from partita.registry import Registry
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.counts import reveal_counts
+from partita.samplers.state import SamplerState
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 CONFIDENCES: Registry[Measure] = Registry("confidence")
@@ -84,8 +84,8 @@ def above_threshold(
 
 
 def _candidates(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     step: int,
     hidden: Tensor,
     measure: Measure,
@@ -94,40 +94,42 @@ def _candidates(
 
     `hidden` is how many positions of each row were hidden at the start.
     """
-    rows, positions = canvas.remaining.nonzero(as_tuple=True)
-    visible = 1 - canvas.remaining.sum(-1).double() / hidden.clamp(min=1)
-    log_probs = session.ask(canvas, rows, positions, visible)
-    drawn = session.draw(log_probs, step, rows, positions)
-    tokens = canvas.tokens.index_put((rows, positions), drawn)
-    scores = torch.zeros(canvas.tokens.shape, dtype=torch.float64, device=tokens.device)
+    rows, positions = state.remaining.nonzero(as_tuple=True)
+    visible = 1 - state.remaining.sum(-1).double() / hidden.clamp(min=1)
+    log_probs = context.ask(state, rows, positions, visible)
+    drawn = context.draw(log_probs, step, rows, positions)
+    tokens = state.tokens.index_put((rows, positions), drawn)
+    scores = torch.zeros(state.tokens.shape, dtype=torch.float64, device=tokens.device)
     return tokens, scores.index_put((rows, positions), measure(log_probs, drawn))
 
 
 def _commit(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     step: int,
     total: int | None,
     keep: Tensor,
     tokens: Tensor,
 ) -> None:
     rows, positions = keep.nonzero(as_tuple=True)
-    canvas.write(rows, positions, tokens[rows, positions])
-    session.report(step, total, canvas, rows, positions)
+    state.write(rows, positions, tokens[rows, positions])
+    context.report(step, total, state, rows, positions)
 
 
-def gumbel(session: Session[Denoiser], canvas: Canvas, step: int) -> Float64[Tensor, "B L"]:
+def gumbel(
+    context: SamplingContext[Denoiser], state: SamplerState, step: int
+) -> Float64[Tensor, "B L"]:
     """Standard Gumbel noise for every position."""
-    positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)[None]
-    u = session.noise.uniform(Purpose.CONFIDENCE, step, positions)
+    positions = torch.arange(state.tokens.shape[1], device=state.tokens.device)[None]
+    u = context.noise.uniform(Purpose.CONFIDENCE, step, positions)
     # u = 0 has probability 2^-53; half of the grid's spacing keeps its logarithm finite.
     return -torch.log(-torch.log(u + 2.0**-54))
 
 
 @sampler("confidence", family="masked")
 def confidence(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     *,
     steps: int = 16,
     counts: str | Sequence[int] = "cosine",
@@ -142,22 +144,22 @@ def confidence(
     """
     require_temperature(noise_temperature, "noise_temperature")
     measure = CONFIDENCES[confidence]
-    hidden = canvas.remaining.sum(-1)
+    hidden = state.remaining.sum(-1)
     plan = reveal_counts(hidden, steps, counts)
     for step in range(steps):
-        keep = torch.zeros_like(canvas.wanted)
-        tokens = canvas.tokens
+        keep = torch.zeros_like(state.wanted)
+        tokens = state.tokens
         if bool(plan[:, step].any()):
-            tokens, scores = _candidates(session, canvas, step, hidden, measure)
-            scores = _noised(session, canvas, scores, step, steps, confidence, noise_temperature)
-            keep = most_confident(scores, canvas.remaining, plan[:, step])
-        _commit(session, canvas, step, steps, keep, tokens)
-    return canvas.tokens
+            tokens, scores = _candidates(context, state, step, hidden, measure)
+            scores = _noised(context, state, scores, step, steps, confidence, noise_temperature)
+            keep = most_confident(scores, state.remaining, plan[:, step])
+        _commit(context, state, step, steps, keep, tokens)
+    return state.tokens
 
 
 def _noised(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     scores: Tensor,
     step: int,
     steps: int,
@@ -165,19 +167,19 @@ def _noised(
     temperature: float,
 ) -> Tensor:
     if confidence == "random":
-        return gumbel(session, canvas, step)
+        return gumbel(context, state, step)
     cooled = temperature * (1 - step / (steps - 1)) if steps > 1 else temperature
     if cooled == 0:
         return scores
     # Probabilities and margins are compared on the log scale; an entropy is a logarithm already.
     logs = scores if confidence == "entropy" else torch.log(scores)
-    return logs + cooled * gumbel(session, canvas, step)
+    return logs + cooled * gumbel(context, state, step)
 
 
 @sampler("threshold", family="masked")
 def threshold(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     *,
     threshold: float = 0.9,
     confidence: str = "probability",
@@ -185,11 +187,11 @@ def threshold(
     """Reveal every position that is sure enough, at least one per step, until none is hidden."""
     require_number(threshold, "threshold", -math.inf)
     measure = CONFIDENCES[confidence]
-    hidden = canvas.remaining.sum(-1)
+    hidden = state.remaining.sum(-1)
     step = 0
-    while bool(canvas.remaining.any()):
-        tokens, scores = _candidates(session, canvas, step, hidden, measure)
-        keep = above_threshold(scores, canvas.remaining, threshold)
-        _commit(session, canvas, step, None, keep, tokens)
+    while bool(state.remaining.any()):
+        tokens, scores = _candidates(context, state, step, hidden, measure)
+        keep = above_threshold(scores, state.remaining, threshold)
+        _commit(context, state, step, None, keep, tokens)
         step += 1
-    return canvas.tokens
+    return state.tokens

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from partita.contracts.packed import PackedBatch, PackedTokens
 from partita.errors import require
-from partita.samplers.canvas import Canvas
+from partita.samplers.state import SamplerState
 
 
 @dataclass
@@ -30,15 +30,15 @@ class Draft:
     end_id: int
 
     @staticmethod
-    def of(canvas: Canvas, mask_id: int, end_id: int) -> Draft:
+    def of(state: SamplerState, mask_id: int, end_id: int) -> Draft:
         """A prompt's known tokens, masks for its unknown ones, and its open gaps."""
-        ended = bool((canvas.revealed & (canvas.tokens == end_id)).any())
+        ended = bool((state.revealed & (state.tokens == end_id)).any())
         problem = f"holds the end marker ({end_id}) as if it were a real token"
         require(not ended, "prompt", problem, "end it there")
-        batch, width = canvas.tokens.shape
-        lengths = torch.full((batch,), width, device=canvas.tokens.device)
-        tokens = torch.where(canvas.revealed, canvas.tokens, mask_id)
-        return Draft(tokens, lengths, canvas.open_gaps(), mask_id, end_id)
+        batch, width = state.tokens.shape
+        lengths = torch.full((batch,), width, device=state.tokens.device)
+        tokens = torch.where(state.revealed, state.tokens, mask_id)
+        return Draft(tokens, lengths, state.open_gaps(), mask_id, end_id)
 
     @property
     def there(self) -> Bool[Tensor, "B L"]:
@@ -92,10 +92,10 @@ class Draft:
         self.tokens, self.lengths, self.open = tokens, lengths, opened
         return moved
 
-    def canvas(self) -> Canvas:
+    def state(self) -> SamplerState:
         """What a callback sees: masks are hidden, and rows end where their texts do."""
         hidden = self.hidden
-        return Canvas(self.tokens, ~hidden & self.there, hidden, lengths=self.lengths)
+        return SamplerState(self.tokens, ~hidden & self.there, hidden, lengths=self.lengths)
 
 
 def fitting(

@@ -18,10 +18,17 @@ from partita.methods.base import check_ids
 from partita.methods.contracts import Denoiser, Model
 from partita.randomness import Noise
 from partita.registry import options_of as _options_in
-from partita.samplers.base import SAMPLERS, Callback, Executor, Sampler, Session, default_sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import (
+    SAMPLERS,
+    Callback,
+    Executor,
+    Sampler,
+    SamplingContext,
+    default_sampler,
+)
 from partita.samplers.guidance import Guided, check_guidable
 from partita.samplers.guided_models import guided
+from partita.samplers.state import SamplerState
 
 
 def sample(
@@ -64,20 +71,20 @@ def sample(
     _check_options(name, chosen, options)
     require_seed(seed, "seed")
     require_int(first, "first", 0)
-    canvas = _canvas(model, count, prompt, length, slides="block_length" in _options(chosen))
+    state = _initial_state(model, count, prompt, length, slides="block_length" in _options(chosen))
     pulled = _pulled(model, guidance, guidance_schedule, label)
     if executor is not None:
-        executor.check(_inner(chosen, options) or name, pulled, canvas)
-    session = Session(
+        executor.check(_inner(chosen, options) or name, pulled, state)
+    context = SamplingContext(
         pulled,
-        Noise.for_batch(seed, canvas.batch, first, canvas.tokens.device),
+        Noise.for_batch(seed, state.batch, first, state.tokens.device),
         decoding,
-        as_labels(label, canvas.batch, canvas.tokens.device),
+        as_labels(label, state.batch, state.tokens.device),
         callback,
         executor,
     )
     with evaluating(model):
-        return chosen.run(session, canvas, **options)
+        return chosen.run(context, state, **options)
 
 
 def _pulled(model: Model, weight: float | None, schedule: str, label: int | Tensor | None) -> Model:
@@ -152,9 +159,9 @@ def _inner(chosen: Sampler, options: dict[str, Any]) -> str | None:
     return None if inner is None else options.get("inner", inner.default)
 
 
-def _canvas(
+def _initial_state(
     model: Model, count: int | None, prompt: Prompt | None, length: int | None, *, slides: bool
-) -> Canvas:
+) -> SamplerState:
     if count is not None:
         require_int(count, "count")
     if model.whole_texts:
@@ -163,29 +170,31 @@ def _canvas(
         length = model.length if length is None else length
         require_int(length, "length")
         _check_length(model, "length", length, slides)
-        return Canvas.blank(count or 1, length, model.mask_id, _device(model))
+        return SamplerState.blank(count or 1, length, model.mask_id, _device(model))
     require(length is None, "length", "follows from the prompt", "give one of the two")
     _check_prompt(prompt, model)
     _check_length(model, "prompt", prompt.tokens.shape[1], slides)
-    return Canvas.from_prompt(_repeated(prompt, count), model.mask_id)
+    return SamplerState.from_prompt(_repeated(prompt, count), model.mask_id)
 
 
-def _growing(model: Model, count: int | None, prompt: Prompt | None, longest: int | None) -> Canvas:
-    """A canvas for texts that grow, up to `longest`: from nothing, or around a prompt."""
+def _growing(
+    model: Model, count: int | None, prompt: Prompt | None, longest: int | None
+) -> SamplerState:
+    """A state for texts that grow, up to `longest`: from nothing, or around a prompt."""
     longest = model.length if longest is None else longest
     require_int(longest, "length")
     _check_length(model, "length", longest, slides=False)
     if prompt is None:
-        canvas = Canvas.blank(count or 1, 0, model.mask_id, _device(model))
-        everywhere = torch.ones(count or 1, 1, dtype=torch.bool, device=canvas.tokens.device)
-        return replace(canvas, open=everywhere, longest=longest)
+        state = SamplerState.blank(count or 1, 0, model.mask_id, _device(model))
+        everywhere = torch.ones(count or 1, 1, dtype=torch.bool, device=state.tokens.device)
+        return replace(state, open=everywhere, longest=longest)
     require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
     check_ids(prompt.tokens[prompt.known], model, "prompt")
     held = prompt.tokens.shape[1]
     problem = f"has {held} tokens, but the text may have {longest} at most"
     require(held <= longest, "prompt", problem, "shorten it")
-    canvas = Canvas.from_prompt(_repeated(prompt, count), model.mask_id)
-    return replace(canvas, longest=longest)
+    state = SamplerState.from_prompt(_repeated(prompt, count), model.mask_id)
+    return replace(state, longest=longest)
 
 
 def _repeated(prompt: Prompt, count: int | None) -> Prompt:

@@ -30,11 +30,11 @@ from partita.methods.contracts import EmbeddingModel
 from partita.methods.ddpm import DDPM, VARIANCES
 from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, wide
 from partita.randomness import Noise, Purpose
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.front import as_labels, evaluating
 from partita.samplers.guidance import mix
 from partita.samplers.guided_models import halves, twice
+from partita.samplers.state import SamplerState
 
 ROUNDINGS = ("softmax", "nearest")
 
@@ -196,8 +196,8 @@ def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float
 
 @sampler("ddpm", family="gaussian", default=True)
 def ddpm(
-    session: Session[EmbeddingModel],
-    canvas: Canvas,
+    context: SamplingContext[EmbeddingModel],
+    state: SamplerState,
     *,
     steps: int | None = None,
     variance: str = "small",
@@ -209,13 +209,13 @@ def ddpm(
     `repeats` above 1 takes each step so many times, as RePaint does (Lugmayr et al., 2022), by
     which what is sampled comes to agree with a prompt.
     """
-    return _fill(session, canvas, steps, 1.0, variance, rounding, repeats)
+    return _fill(context, state, steps, 1.0, variance, rounding, repeats)
 
 
 @sampler("ddim", family="gaussian")
 def ddim(
-    session: Session[EmbeddingModel],
-    canvas: Canvas,
+    context: SamplingContext[EmbeddingModel],
+    state: SamplerState,
     *,
     steps: int | None = 64,
     eta: float = 0.0,
@@ -223,12 +223,12 @@ def ddim(
     repeats: int = 1,
 ) -> Int64[Tensor, "B L"]:
     """DDIM's reverse process of embeddings, then a rounding to tokens; `repeats` as in "ddpm"."""
-    return _fill(session, canvas, steps, eta, "small", rounding, repeats)
+    return _fill(context, state, steps, eta, "small", rounding, repeats)
 
 
 def _fill(
-    session: Session[EmbeddingModel],
-    canvas: Canvas,
+    context: SamplingContext[EmbeddingModel],
+    state: SamplerState,
     steps: int | None,
     eta: float,
     variance: str,
@@ -241,56 +241,60 @@ def _fill(
     """
     known = f"known: {', '.join(ROUNDINGS)}"
     require(rounding in ROUNDINGS, "rounding", f"unknown name {rounding!r}", known)
-    model, process = session.model, session.model.process
+    model, process = context.model, context.model.process
     path = visited(process.steps, steps)
     require_int(repeats, "repeats")
     total = (len(path) - 2) * repeats + 1
     numbers = itertools.count()
-    given = torch.where(canvas.revealed, canvas.tokens, 0)
+    given = torch.where(state.revealed, state.tokens, 0)
     with torch.no_grad():
         vectors = model.vectors()
-    fixed = canvas.revealed[..., None]
+    fixed = state.revealed[..., None]
 
     def predict(x: Tensor, t: Tensor) -> Tensor:
-        log_probs = model.log_probabilities(x, t, session.label)
-        _report(session, canvas, log_probs, next(numbers), total)
-        return torch.where(fixed, vectors[given], model.clean(decoded(log_probs, session.decoding)))
+        log_probs = model.log_probabilities(x, t, context.label)
+        _report(context, state, log_probs, next(numbers), total)
+        return torch.where(fixed, vectors[given], model.clean(decoded(log_probs, context.decoding)))
 
-    z = gaussian(session.noise, Purpose.STATE, process.steps, vectors[given])
-    start = torch.full((canvas.batch,), process.steps, device=z.device)
+    z = gaussian(context.noise, Purpose.STATE, process.steps, vectors[given])
+    start = torch.full((state.batch,), process.steps, device=z.device)
     x = torch.where(fixed, process.marginal(vectors[given], start, z), z)
     x = descend(
         process,
         predict,
         x,
-        session.noise,
+        context.noise,
         path[:-1],
         eta=eta,
         variance=variance,
         repeats=repeats,
     )
-    last = torch.full((canvas.batch,), path[-2], device=x.device)
+    last = torch.full((state.batch,), path[-2], device=x.device)
     with torch.no_grad():
-        log_probs = model.log_probabilities(x, last, session.label)
-    rows, positions = canvas.wanted.nonzero(as_tuple=True)
+        log_probs = model.log_probabilities(x, last, context.label)
+    rows, positions = state.wanted.nonzero(as_tuple=True)
     if rounding == "nearest":
         x_0 = model.clean(log_probs)[rows, positions]
         tokens = torch.cdist(x_0, vectors).argmin(-1)
     else:
-        u = session.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
-        tokens = sample_categorical(log_probs[rows, positions], u, session.decoding)
-    canvas.write(rows, positions, tokens)
-    session.report(next(numbers), total, canvas, rows, positions)
-    return canvas.tokens
+        u = context.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
+        tokens = sample_categorical(log_probs[rows, positions], u, context.decoding)
+    state.write(rows, positions, tokens)
+    context.report(next(numbers), total, state, rows, positions)
+    return state.tokens
 
 
 def _report(
-    session: Session[EmbeddingModel], canvas: Canvas, log_probs: Tensor, index: int, total: int
+    context: SamplingContext[EmbeddingModel],
+    state: SamplerState,
+    log_probs: Tensor,
+    index: int,
+    total: int,
 ) -> None:
     """The callback sees the most probable tokens, none of them revealed before the rounding."""
-    if session.callback is None:
+    if context.callback is None:
         return
-    best = torch.where(canvas.wanted, log_probs.argmax(-1), canvas.tokens)
+    best = torch.where(state.wanted, log_probs.argmax(-1), state.tokens)
     nothing = torch.empty(0, dtype=torch.int64, device=best.device)
-    shown = Canvas(best, canvas.revealed, canvas.wanted, settled=False)
-    session.report(index, total, shown, nothing, nothing)
+    shown = SamplerState(best, state.revealed, state.wanted, settled=False)
+    context.report(index, total, shown, nothing, nothing)

@@ -18,10 +18,10 @@ from torch import Tensor
 from partita.errors import require, require_int
 from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.counts import reveal_counts
 from partita.samplers.planned import reveal_in_order
+from partita.samplers.state import SamplerState
 
 ROW_BASE, COLUMN_BASE = 2, 3
 
@@ -58,8 +58,8 @@ def halton_ranks(rows: int, columns: int, roll: Int64[Tensor, "B"]) -> Int64[Ten
 
 @sampler("halton", family="masked", planned=True)
 def halton(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     *,
     steps: int = 32,
     counts: str | Sequence[int] = "arccos",
@@ -72,16 +72,16 @@ def halton(
     column. With `roll` every sample begins at a place of the order of its own. Cells that are
     known already are passed over.
     """
-    length = canvas.tokens.shape[1]
-    wide = _columns(session.model) if columns is None else columns
+    length = state.tokens.shape[1]
+    wide = _columns(context.model) if columns is None else columns
     require_int(wide, "columns")
     whole = f"{length} positions are no whole number of rows of {wide}"
     require(length % wide == 0, "columns", whole)
-    first = torch.zeros(1, dtype=torch.int64, device=canvas.tokens.device)
-    begin = (session.noise.uniform(Purpose.ORDER, 0, first[None])[:, 0] * length).long()
+    first = torch.zeros(1, dtype=torch.int64, device=state.tokens.device)
+    begin = (context.noise.uniform(Purpose.ORDER, 0, first[None])[:, 0] * length).long()
     ranks = halton_ranks(length // wide, wide, begin if roll else torch.zeros_like(begin))
-    plan = reveal_counts(canvas.remaining.sum(-1), steps, counts)
-    return reveal_in_order(session, canvas, ranks, plan)
+    plan = reveal_counts(state.remaining.sum(-1), steps, counts)
+    return reveal_in_order(context, state, ranks, plan)
 
 
 def _columns(model: Denoiser) -> int:

@@ -37,11 +37,11 @@ from partita.errors import require, require_int, require_positive
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
 from partita.randomness import Purpose
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.confidence import CONFIDENCES, most_confident
 from partita.samplers.drafts import Draft, fitting
 from partita.samplers.insertion_rules import RULES, Rule
+from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
 
 POSITION = "position"
@@ -79,8 +79,8 @@ class Moment:
 
 @sampler("insertion", family="flexible", default=True)
 def insertion(
-    session: Session[FlexibleModel],
-    canvas: Canvas,
+    context: SamplingContext[FlexibleModel],
+    state: SamplerState,
     *,
     steps: int = 128,
     grid: str = "uniform",
@@ -93,12 +93,12 @@ def insertion(
 
     `most` is how many masks a step may put into one gap, any number unless given.
     """
-    chosen, model, order = RULES[rule](), session.model, RevealOrder(confidence, window)
+    chosen, model, order = RULES[rule](), context.model, RevealOrder(confidence, window)
     if most is not None:
         require_int(most, "most")
-    times = sampling_grid(grid, steps).to(canvas.tokens.device)
-    draft = Draft.of(canvas, model.mask_id, model.end_id)
-    room = canvas.longest if canvas.longest is not None else model.length
+    times = sampling_grid(grid, steps).to(state.tokens.device)
+    draft = Draft.of(state, model.mask_id, model.end_id)
+    room = state.longest if state.longest is not None else model.length
     for index, (t, s) in enumerate(itertools.pairwise(times)):
         step = Moment(index, t, s, index + 1 == steps)
         if not bool(draft.hidden.any()) and (step.last or not bool(draft.insertable.any())):
@@ -106,19 +106,19 @@ def insertion(
         text = draft.text()
         queries = (text.tokens == model.mask_id).nonzero()[:, 0]
         with torch.no_grad():
-            log_probs, answer = model.ask(text, t.expand(canvas.batch), queries, session.label)
-        revealed, drawn = _reveals(session, draft, chosen, log_probs, step, order)
+            log_probs, answer = model.ask(text, t.expand(state.batch), queries, context.label)
+        revealed, drawn = _reveals(context, draft, chosen, log_probs, step, order)
         draft.write(revealed, drawn)
-        moved = torch.arange(revealed.shape[1] + 1, device=t.device).expand(canvas.batch, -1)
+        moved = torch.arange(revealed.shape[1] + 1, device=t.device).expand(state.batch, -1)
         if not step.last:
-            moved = draft.insert(_insertions(session, draft, chosen, answer, step, room, most))
+            moved = draft.insert(_insertions(context, draft, chosen, answer, step, room, most))
         rows, old = revealed.nonzero(as_tuple=True)
-        session.report(index, steps, draft.canvas(), rows, moved[rows, old])
+        context.report(index, steps, draft.state(), rows, moved[rows, old])
     return draft.tokens
 
 
 def _reveals(
-    session: Session[FlexibleModel],
+    context: SamplingContext[FlexibleModel],
     draft: Draft,
     rule: Rule,
     log_probs: Float[Tensor, "M V"],
@@ -128,19 +128,19 @@ def _reveals(
     """Which masks are revealed, and a token for every mask."""
     hidden = draft.hidden
     rows, positions = hidden.nonzero(as_tuple=True)
-    tokens = session.draw(log_probs, step.index, rows, positions)
+    tokens = context.draw(log_probs, step.index, rows, positions)
     drawn = torch.zeros_like(draft.tokens).index_put((rows, positions), tokens)
     if step.last:
         return hidden, drawn
-    coins = session.noise.uniform_at(Purpose.ORDER, step.index, rows, positions)
-    due = coins < rule.reveal(session.model.process, step.t, step.s)
+    coins = context.noise.uniform_at(Purpose.ORDER, step.index, rows, positions)
+    due = coins < rule.reveal(context.model.process, step.t, step.s)
     revealed = torch.zeros_like(hidden).index_put((rows, positions), due)
     if order.confidence is None:
         return revealed, drawn
     if order.confidence == POSITION:
         scores = -positions.double()
     elif order.confidence == RANDOM:
-        scores = session.noise.uniform_at(Purpose.CONFIDENCE, step.index, rows, positions)
+        scores = context.noise.uniform_at(Purpose.CONFIDENCE, step.index, rows, positions)
     else:
         scores = CONFIDENCES[order.confidence](log_probs, tokens)
     table = torch.zeros_like(hidden, dtype=torch.float64).index_put((rows, positions), scores)
@@ -149,7 +149,7 @@ def _reveals(
 
 
 def _insertions(
-    session: Session[FlexibleModel],
+    context: SamplingContext[FlexibleModel],
     draft: Draft,
     rule: Rule,
     answer: Answer,
@@ -164,9 +164,9 @@ def _insertions(
     require(bool(answer.gaps.isfinite().all()), "logits", problem, remedy)
     gaps = PackedBatch.of_lengths(draft.lengths + 1, len(answer.gaps), draft.open.shape[1])
     rows, places = gaps.indices
-    noise, numbers = session.noise, (2 * step.index, 2 * step.index + 1)
+    noise, numbers = context.noise, (2 * step.index, 2 * step.index + 1)
     u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, places) for k in numbers], -1)
-    packed = rule.inserted(session.model.process, step.t, step.s, answer, u)
+    packed = rule.inserted(context.model.process, step.t, step.s, answer, u)
     if at_once is not None:
         packed = packed.clamp(max=at_once)
     counts = torch.where(draft.insertable, draft.by_gap(packed), 0)

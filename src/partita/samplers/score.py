@@ -30,8 +30,8 @@ from partita.categorical import PLAIN, Decoding, sample_categorical, weights
 from partita.methods.contracts import ScoreModel
 from partita.processes.ctmc import noise_rate, total_noise
 from partita.randomness import Purpose
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
+from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
 
 AT_ONCE = 1 << 22  # probabilities in float64 that a step holds of each kind: 32 MiB
@@ -80,33 +80,41 @@ def as_probabilities(step: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
 
 @sampler("tau-leaping", family="score")
 def tau_leaping(
-    session: Session[ScoreModel], canvas: Canvas, *, steps: int = 128, grid: str = "uniform"
+    context: SamplingContext[ScoreModel],
+    state: SamplerState,
+    *,
+    steps: int = 128,
+    grid: str = "uniform",
 ) -> Int64[Tensor, "B L"]:
     """Euler steps along a grid of times, and a denoising step at its end."""
-    return _reverse(session, canvas, steps, grid, euler_step)
+    return _reverse(context, state, steps, grid, euler_step)
 
 
 @sampler("analytic", family="score", default=True)
 def analytic(
-    session: Session[ScoreModel], canvas: Canvas, *, steps: int = 128, grid: str = "uniform"
+    context: SamplingContext[ScoreModel],
+    state: SamplerState,
+    *,
+    steps: int = 128,
+    grid: str = "uniform",
 ) -> Int64[Tensor, "B L"]:
     """Analytic steps along a grid of times; the last of them is the denoising step."""
-    return _reverse(session, canvas, steps, grid, analytic_step)
+    return _reverse(context, state, steps, grid, analytic_step)
 
 
 def _reverse(
-    session: Session[ScoreModel], canvas: Canvas, steps: int, grid: str, rule: Rule
+    context: SamplingContext[ScoreModel], state: SamplerState, steps: int, grid: str, rule: Rule
 ) -> Tensor:
-    model, times = session.model, sampling_grid(grid, steps).to(canvas.tokens.device)
-    state = _start(session, canvas)
-    before = _settled(model, canvas, state)
+    model, times = context.model, sampling_grid(grid, steps).to(state.tokens.device)
+    z = _start(context, state)
+    before = _settled(model, state, z)
     for index, (t, s) in enumerate(itertools.pairwise(times)):
         last = index + 1 == steps
-        rows, positions = (canvas.wanted & model.graph.moving(state)).nonzero(as_tuple=True)
+        rows, positions = (state.wanted & model.graph.moving(z)).nonzero(as_tuple=True)
         if rows.numel():
-            log_score = _ask(session, state, t, rows, positions)
-            x = state[rows, positions]
-            u = session.noise.uniform_at(Purpose.TOKEN, index + 1, rows, positions)
+            log_score = _ask(context, z, t, rows, positions)
+            x = z[rows, positions]
+            u = context.noise.uniform_at(Purpose.TOKEN, index + 1, rows, positions)
             drawn = []
             for few in torch.split(torch.arange(len(x), device=x.device), _at_once(log_score)):
                 score, held = log_score[few].double().exp(), x[few]
@@ -115,18 +123,18 @@ def _reverse(
                     if last
                     else rule(model, score, held, t, s)
                 )
-                law = _decoded(as_probabilities(step), held, session.decoding)
+                law = _decoded(as_probabilities(step), held, context.decoding)
                 drawn.append(sample_categorical(law.log(), u[few]))
-            state[rows, positions] = torch.cat(drawn)
-        after = canvas.revealed | canvas.wanted if last else _settled(model, canvas, state)
-        if session.callback is not None:
+            z[rows, positions] = torch.cat(drawn)
+        after = state.revealed | state.wanted if last else _settled(model, state, z)
+        if context.callback is not None:
             stays = model.graph.mask_id is not None
-            shown = Canvas(state, after, canvas.wanted, settled=stays)
-            session.report(index, steps, shown, *(after & ~before).nonzero(as_tuple=True))
+            shown = SamplerState(z, after, state.wanted, settled=stays)
+            context.report(index, steps, shown, *(after & ~before).nonzero(as_tuple=True))
         before = after
-    canvas.tokens[canvas.wanted] = state[canvas.wanted]
-    canvas.revealed |= canvas.wanted
-    return canvas.tokens
+    state.tokens[state.wanted] = z[state.wanted]
+    state.revealed |= state.wanted
+    return state.tokens
 
 
 def _at_once(log_score: Tensor) -> int:
@@ -134,26 +142,26 @@ def _at_once(log_score: Tensor) -> int:
     return max(1, AT_ONCE // log_score.shape[-1])
 
 
-def _start(session: Session[ScoreModel], canvas: Canvas) -> Int64[Tensor, "B L"]:
+def _start(context: SamplingContext[ScoreModel], state: SamplerState) -> Int64[Tensor, "B L"]:
     """Known tokens, and draws from the chain's stationary law elsewhere."""
-    state, law = canvas.tokens.clone(), session.model.graph.stationary().to(canvas.tokens.device)
-    rows, positions = canvas.wanted.nonzero(as_tuple=True)
-    u = session.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
+    z, law = state.tokens.clone(), context.model.graph.stationary().to(state.tokens.device)
+    rows, positions = state.wanted.nonzero(as_tuple=True)
+    u = context.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
     parts = torch.split(u, _at_once(law))
     drawn = [sample_categorical(law.log().expand(len(part), -1), part) for part in parts]
-    state[rows, positions] = torch.cat(drawn) if drawn else state[rows, positions]
-    return state
+    z[rows, positions] = torch.cat(drawn) if drawn else z[rows, positions]
+    return z
 
 
 def _ask(
-    session: Session[ScoreModel], state: Tensor, t: Tensor, rows: Tensor, positions: Tensor
+    context: SamplingContext[ScoreModel], z: Tensor, t: Tensor, rows: Tensor, positions: Tensor
 ) -> Float[Tensor, "N S"]:
     """Log-scores at the positions that can move; sequences without any are left out."""
     active, row_of_active = torch.unique(rows, return_inverse=True)
-    label = None if session.label is None else session.label[active]
+    label = None if context.label is None else context.label[active]
     with torch.no_grad():
-        return session.model.log_score(
-            state[active], t.expand(len(active)), row_of_active, positions, label
+        return context.model.log_score(
+            z[active], t.expand(len(active)), row_of_active, positions, label
         )
 
 
@@ -175,6 +183,6 @@ def _decoded(
     return (chance * kept).scatter(-1, x[:, None], stay)
 
 
-def _settled(model: ScoreModel, canvas: Canvas, state: Tensor) -> Bool[Tensor, "B L"]:
+def _settled(model: ScoreModel, state: SamplerState, z: Tensor) -> Bool[Tensor, "B L"]:
     """What will not change any more: known tokens, and what the chain cannot move."""
-    return canvas.revealed | ~model.graph.moving(state)
+    return state.revealed | ~model.graph.moving(z)
