@@ -132,7 +132,7 @@ def test_beyond_the_model_s_length():
 def test_what_stands_at_hidden_positions_does_not_matter(name, seed):
     """Nor is it changed where nobody wants it filled, and a mask is no token that is known."""
     model, outcomes = build(name), []
-    for speed in ("plain", "captured"):
+    for speed in ("eager", "cudagraph"):
         given = prompt()
         wanted = ~given.known & (torch.arange(LENGTH) < 7)
         given.tokens[given.known & (torch.arange(LENGTH) % 2 == 0)] = VOCAB
@@ -157,12 +157,12 @@ def test_nothing_to_reveal():
 @pytest.mark.parametrize("name", ["md4", "pgm"])
 def test_callbacks_see_the_same_steps(name, plan):
     """Those that reveal nothing too: whoever counts steps counts all of them."""
-    model, seen = build(name), {"plain": [], "captured": []}
+    model, seen = build(name), {"eager": [], "cudagraph": []}
     for speed, steps in seen.items():
         options = PLANS[plan] | {"callback": steps.append, "speed": speed}
         sample(model, prompt=prompt(), **options)
-    assert len(seen["captured"]) == len(seen["plain"]) > 1
-    for ours, theirs in zip(seen["captured"], seen["plain"], strict=True):
+    assert len(seen["cudagraph"]) == len(seen["eager"]) > 1
+    for ours, theirs in zip(seen["cudagraph"], seen["eager"], strict=True):
         assert (ours.index, ours.total) == (theirs.index, theirs.total)
         assert torch.equal(ours.rows, theirs.rows)
         assert torch.equal(ours.positions, theirs.positions)
@@ -172,16 +172,16 @@ def test_callbacks_see_the_same_steps(name, plan):
 
 def test_every_step_is_reported():
     seen = []
-    sample(build(), 1, steps=30, speed="captured", callback=seen.append)
+    sample(build(), 1, steps=30, speed="cudagraph", callback=seen.append)
     assert [step.index for step in seen] == [*range(30)]
     assert any(step.rows.numel() == 0 for step in seen)
 
 
 def test_a_callback_may_sample_from_the_same_model():
     model = build()
-    alone, inside = sample(model, 2, steps=4, speed="plain"), []
-    again = partial(sample, model, 2, steps=4, speed="captured")
+    alone, inside = sample(model, 2, steps=4, speed="eager"), []
+    again = partial(sample, model, 2, steps=4, speed="cudagraph")
     again()  # there is a program now, which both could take
     drawn = again(callback=lambda _: inside.append(again(seed=1)))
     assert torch.equal(drawn, alone)
-    assert all(torch.equal(x, sample(model, 2, steps=4, seed=1, speed="plain")) for x in inside)
+    assert all(torch.equal(x, sample(model, 2, steps=4, seed=1, speed="eager")) for x in inside)

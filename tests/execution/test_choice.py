@@ -40,7 +40,7 @@ def picked(speed, steps, gpu=False, model=None):
     context, executor = SamplingContext(model or build(), noise), executor_of(speed)
     if executor is None or not executor.takes(context, steps):
         return "steps"
-    return "compiled program" if executor.speed == "compiled" else "program"
+    return "compiled program" if executor.speed == "compile" else "program"
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +51,9 @@ def kernels(monkeypatch):
 
 def test_a_cpu_goes_step_by_step_unless_told():
     assert picked("auto", MANY) == "steps"
-    assert picked("plain", MANY) == "steps"
-    assert picked("captured", FEW) == "program"
-    assert picked("compiled", FEW) == "compiled program"
+    assert picked("eager", MANY) == "steps"
+    assert picked("cudagraph", FEW) == "program"
+    assert picked("compile", FEW) == "compiled program"
 
 
 @pytest.mark.parametrize("kind", [MDLM, MD4, PGM])
@@ -61,9 +61,9 @@ def test_a_gpu_runs_programs_where_there_are_steps_enough(kind):
     model = build(kind)
     assert picked("auto", MANY, gpu=True, model=model) == "program"
     assert picked("auto", FEW, gpu=True, model=model) == "steps"
-    assert picked("plain", MANY, gpu=True, model=model) == "steps"
-    assert picked("captured", 1, gpu=True, model=model) == "program"
-    assert picked("compiled", 1, gpu=True, model=model) == "compiled program"
+    assert picked("eager", MANY, gpu=True, model=model) == "steps"
+    assert picked("cudagraph", 1, gpu=True, model=model) == "program"
+    assert picked("compile", 1, gpu=True, model=model) == "compiled program"
 
 
 def test_guidance_is_a_program_too():
@@ -90,6 +90,6 @@ def test_the_facade_hands_its_choice_on(monkeypatch):
         return state.tokens
 
     monkeypatch.setattr(choice, "reveal", reveal)
-    for speed in ("auto", "plain", "captured", "compiled"):
+    for speed in ("auto", "eager", "cudagraph", "compile"):
         partita.sample(build(), 1, sampler="ordered", steps=4, speed=speed)
     assert done == [(4, False), (4, True)]

@@ -138,20 +138,21 @@ TABLE = {
     "top_p above 1": (lambda: sample(mdlm(), top_p=1.5), "top_p"),
     "NaN in the logits": (lambda: sample(broken(), 2), "logits"),
     "unknown speed": (lambda: sample(mdlm(), speed="fast"), "speed"),
+    "speed by its former name": (lambda: sample(mdlm(), speed="captured"), "speed"),
     "speed by number": (lambda: sample(mdlm(), speed=2), "speed"),
     "capture without a plan": (
-        lambda: sample(mdlm(), sampler="confidence", speed="captured"),
+        lambda: sample(mdlm(), sampler="confidence", speed="cudagraph"),
         "speed",
     ),
     "captured guidance of a causal model": (
         lambda: sample(
-            AR(network(CausalTransformer, classes=3)), label=1, guidance=1.0, speed="captured"
+            AR(network(CausalTransformer, classes=3)), label=1, guidance=1.0, speed="cudagraph"
         ),
         "speed",
     ),
-    "NaN in captured logits": (lambda: sample(broken(), 2, speed="captured"), "logits"),
+    "NaN in captured logits": (lambda: sample(broken(), 2, speed="cudagraph"), "logits"),
     "captured label without classes": (
-        lambda: sample(mdlm(), label=1, speed="captured"),
+        lambda: sample(mdlm(), label=1, speed="cudagraph"),
         "label",
     ),
     "no samples": (lambda: sample(mdlm(), 0), "count"),
@@ -236,7 +237,7 @@ TABLE = {
     "temperature beyond float32": (lambda: sample(mdlm(), temperature=1e300), "temperature"),
     "temperature next to 0": (lambda: sample(mdlm(), temperature=1e-310), "temperature"),
     "temperature next to 0, captured": (
-        lambda: sample(mdlm(), temperature=1e-310, speed="captured"),
+        lambda: sample(mdlm(), temperature=1e-310, speed="cudagraph"),
         "temperature",
     ),
     "temperature of a recipe next to 0": (

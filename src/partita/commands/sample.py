@@ -68,7 +68,7 @@ class Drawing(Manner):
     """float32 or bfloat16; a GPU asks masked models in the precision of their training unless
     told, everything else is float32."""
     speed: str | None = None
-    """plain, captured (a program of fixed shape, for GPUs), compiled (the same with compiled
+    """eager, cudagraph (a program of fixed shape, for GPUs), compile (the same with compiled
     blocks, for many texts), or auto."""
     count: int = 1
     """How many texts or images."""
