@@ -47,6 +47,8 @@ def test_what_moved_out_of_a_module():
 def test_what_the_library_offers_by_another_name():
     with pytest.warns(DeprecationWarning, match="partita.run_recipe is partita.train now"):
         assert partita.run_recipe is partita.train
+    with pytest.warns(DeprecationWarning, match="partita.generate is partita.sample_ddpm now"):
+        assert partita.generate is partita.sample_ddpm
     assert not set(RENAMED) & set(partita.__all__)
 
 

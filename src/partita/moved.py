@@ -73,6 +73,7 @@ NAMES = {
     ("samplers", "Canvas"): "samplers.state.SamplerState",
     ("samplers", "Session"): "samplers.base.SamplingContext",
     ("samplers.base", "Session"): "samplers.base.SamplingContext",
+    ("samplers.gaussian", "generate"): "samplers.gaussian.sample_ddpm",
     ("samplers.state", "Canvas"): "samplers.state.SamplerState",
 }
 """Old names of what has another one or another place, in modules that are still there."""
@@ -89,7 +90,7 @@ def name_of_before(module: str, name: str) -> object:
     return getattr(importlib.import_module(f"partita.{place}"), found)
 
 
-RENAMED = {"run_recipe": "train"}
+RENAMED = {"generate": "sample_ddpm", "run_recipe": "train"}
 """Old names of what `import partita` offers."""
 
 

@@ -9,7 +9,7 @@ where x_0 and epsilon are predictions that agree with x_t, and z is new noise. W
 DDPM's posterior (algorithm 2, the small variance), with eta = 0 nothing is random but x_T. The
 noise z of x_s is addressed by s, so the samplers of a seed share it.
 
-`generate` is for continuous data; the samplers "ddpm" and "ddim" are for tokens, by way of their
+`sample_ddpm` is for continuous data; the samplers "ddpm" and "ddim" are for tokens, by way of their
 embeddings. Known tokens are kept by predicting them: at their positions x_0 is the embedding, so
 the network sees them with the noise that it saw in training. That is not the exact conditional law:
 early on, a prompt under noise says little to what is sampled beside it.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int64
@@ -28,6 +29,7 @@ from partita.categorical import decoded, sample_categorical
 from partita.errors import require, require_int, require_number, require_positive, require_seed
 from partita.methods.contracts import EmbeddingModel
 from partita.methods.ddpm import DDPM, VARIANCES
+from partita.moved import name_of_before
 from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, wide
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import SamplingContext, sampler
@@ -118,7 +120,7 @@ def descend(
 # Continuous data ---------------------------------------------------------------------------------
 
 
-def generate(
+def sample_ddpm(
     model: DDPM,
     shape: Sequence[int],
     count: int = 1,
@@ -298,3 +300,9 @@ def _report(
     nothing = torch.empty(0, dtype=torch.int64, device=best.device)
     shown = SamplerState(best, state.revealed, state.wanted, settled=False)
     context.report(index, total, shown, nothing, nothing)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)
