@@ -16,7 +16,7 @@ from partita.samplers.state import SamplerState
 def autoregressive(
     context: SamplingContext[CausalModel], state: SamplerState
 ) -> Int64[Tensor, "B L"]:
-    """One token after the other. The known tokens must be a prefix, which may differ by row."""
+    """Sample from left to right. Known tokens must be a prefix; its length may differ by row."""
     model, revealed = context.model, state.revealed
     length, device = state.tokens.shape[1], state.tokens.device
     require(

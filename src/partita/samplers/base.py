@@ -29,16 +29,16 @@ class Sampler:
     family: str
     run: Callable[..., Tensor]
     planned: bool = False
-    """Whether it knows when each position is revealed before it looks at the model."""
+    """Whether it fixes when each position is revealed before it calls the model."""
     default: bool = False
-    """Whether its family is sampled by it unless another one is named."""
+    """Whether it is the default of its family."""
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler")
 
 
 def default_sampler(family: str) -> str:
-    """The sampler of a family of methods, unless another one is named."""
+    """The name of the default sampler of a family of methods."""
     (name,) = (n for n in SAMPLERS if SAMPLERS[n].family == family and SAMPLERS[n].default)
     return name
 
@@ -79,15 +79,15 @@ Callback = Callable[[Step], None]
 
 
 class Executor(ABC):
-    """Carries out the steps of samplers that know their plan, in a way of its own."""
+    """Runs the steps of planned samplers in another way than the plain loop does."""
 
     @abstractmethod
     def check(self, name: str, model: Model, state: SamplerState) -> None:
-        """Refuse a sampler, model or state that it was asked for and cannot serve."""
+        """Raise an InputError if it cannot run this sampler, model or state."""
 
     @abstractmethod
     def takes(self, context: SamplingContext[Any], steps: int) -> bool:
-        """Whether it shall carry out a plan of so many steps."""
+        """Whether it runs a plan of `steps` steps; otherwise the plain loop does."""
 
     @abstractmethod
     def reveal(
@@ -98,12 +98,12 @@ class Executor(ABC):
         visible: Float64[Tensor, "B L"],
         steps: int,
     ) -> Int64[Tensor, "B L"]:
-        """What `planned.reveal_as_planned` does: the same tokens for the same noise."""
+        """Do what `planned.reveal_as_planned` does: the same tokens for the same noise."""
 
 
 @dataclass
 class SamplingContext(Generic[M]):
-    """A model with everything that stays the same during one run of a sampler."""
+    """A model, its noise and the settings that stay the same during one run of a sampler."""
 
     model: M
     noise: Noise
@@ -111,7 +111,7 @@ class SamplingContext(Generic[M]):
     label: Int64[Tensor, "B"] | None = None
     callback: Callback | None = None
     executor: Executor | None = None
-    """Who carries out plans; None: step by step."""
+    """What runs planned samplers; None for the plain loop, step by step."""
 
     def ask(
         self: SamplingContext[Denoiser],
@@ -120,11 +120,11 @@ class SamplingContext(Generic[M]):
         positions: Int64[Tensor, "N"],
         visible: Float[Tensor, "B"],
     ) -> Float[Tensor, "N V"]:
-        """Log-probabilities at some positions. Sequences that nobody asks about are left out.
+        """Query the model: log-probabilities at some positions. Other sequences are not computed.
 
-        `visible` is the share alpha of tokens that the process has revealed by now. A model that
-        reads the time is told the time at which its own schedule has that alpha, whatever
-        schedule the sampler follows.
+        `visible` is alpha, the share of tokens that the process has revealed by now. A model that
+        is conditioned on the time gets the time at which its own schedule has that alpha,
+        whatever schedule the sampler follows.
         """
         active, row_of_active = torch.unique(rows, return_inverse=True)
         with torch.no_grad():
@@ -144,14 +144,14 @@ class SamplingContext(Generic[M]):
         rows: Int64[Tensor, "N"],
         positions: Int64[Tensor, "N"],
     ) -> Int64[Tensor, "N"]:
-        """One token per queried position, with that sample's own noise."""
+        """Draw one token per queried position, with that sample's own noise."""
         u = self.noise.uniform_at(Purpose.TOKEN, step, rows, positions)
         return sample_categorical(log_probs, u, self.decoding)
 
     def report(
         self, index: int, total: int | None, state: SamplerState, rows: Tensor, positions: Tensor
     ) -> None:
-        """Tell the callback what was just revealed."""
+        """Call the callback, if there is one, with what was just revealed."""
         if self.callback is not None:
             self.callback(Step(index, total, state.copy(), rows, positions))
 

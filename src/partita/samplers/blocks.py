@@ -1,8 +1,8 @@
 """Semi-autoregressive sampling: blocks from left to right, any masked sampler inside a block.
 
-A block sees everything before it and, as far as the model's length allows, the known and still
-hidden positions after it. Beyond the model's length a window slides: it ends with the block and
-keeps as much of what came before as fits.
+While a block is filled, the model reads everything before it and, as far as the model's length
+allows, the known and still hidden positions after it. For texts longer than the model, it reads a
+sliding window, which ends with the block and holds as much of what came before as fits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from partita.samplers.state import SamplerState
 
 
 def window(end: int, model_length: int, total: int) -> tuple[int, int]:
-    """The positions that the model sees while it fills the block that ends at `end`."""
+    """The positions [start, stop) that the model reads while it fills the block ending at `end`."""
     start = max(0, end - model_length)
     return start, min(start + model_length, total)
 
@@ -39,11 +39,12 @@ def blocks(
     inner: str = "confidence",
     **options: Any,
 ) -> Int64[Tensor, "B L"]:
-    """Fill blocks of `block_length` positions (32 unless the model is shorter) by `inner`.
+    """Fill blocks of `block_length` positions, one after the other, by the sampler `inner`.
 
-    Further options go to the inner sampler, which takes one step per position unless told.
-    A row's blocks are counted from its first wanted position, so its prompt decides where they
-    lie and its batch does not: rows that begin at the same place are filled together.
+    `block_length` is 32 by default, or the model's length if that is less. Further options go to
+    the inner sampler; its default number of steps is one per position. Blocks start at a row's
+    first wanted position, so they depend on its prompt and not on its batch. Rows whose blocks
+    start at the same position are filled together.
     """
     limit = context.model.length
     block_length = min(32, limit) if block_length is None else block_length
@@ -66,7 +67,7 @@ def blocks(
 
 
 def _inner(name: str) -> Callable[..., Tensor]:
-    """The sampler that fills a block."""
+    """The sampler function that fills a block, by its name."""
     fitting = [other for other in SAMPLERS if SAMPLERS[other].family == "masked"]
     fitting.remove("blocks")
     require(
@@ -84,7 +85,7 @@ def _fill_rows(
     fill: Callable[[SamplingContext[Denoiser], SamplerState], Tensor],
     numbers: Iterator[int],
 ) -> None:
-    """The blocks of some rows, from `begin` on."""
+    """Fill the blocks of some rows, from position `begin` on."""
     total = state.tokens.shape[1]
     for index, start in enumerate(range(begin, total, block_length)):
         end = min(start + block_length, total)
@@ -115,7 +116,7 @@ def _report(
     numbers: Iterator[int],
     step: Step,
 ) -> None:
-    """What the caller's callback sees: the whole state, with what is new in its place."""
+    """Translate a step inside a block into one of the whole state, for the user's callback."""
     whole, positions = rows[step.rows], step.positions + low
     state.write(whole, positions, step.state.tokens[step.rows, step.positions])
     context.report(next(numbers), None, state, whole, positions)

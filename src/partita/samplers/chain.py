@@ -1,8 +1,8 @@
-"""The reverse process of models that bring a step of their own (D3PM, GenMD4).
+"""The reverse process of models that define their own step (D3PM, GenMD4).
 
-The state starts as noise and is drawn anew at every step: z_s from p(z_s | z_t), where the model
-predicts the clean tokens and its process makes the step of that. Known tokens are put back after
-every step. Temperature, top-k and top-p act on the prediction of the clean tokens.
+z_T is noise, and every step draws all tokens anew, z_s from p(z_s | z_t): the model predicts the
+clean tokens, and its process turns the prediction into p(z_s | z_t). Known tokens are put back
+after every step. Temperature, top-k and top-p act on the prediction of the clean tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from partita.schedules import sampling_grid
 def reverse(
     context: SamplingContext[Chain], state: SamplerState, *, steps: int = 128, grid: str = "uniform"
 ) -> Int64[Tensor, "B L"]:
-    """p(z_s | z_t) along a grid of times; a chain of T steps takes no more than those."""
+    """Draw from p(z_s | z_t) along a grid of times, in at most the T steps of a discrete chain."""
     steps = min(steps, context.model.steps or steps)
     times = sampling_grid(grid, steps).to(state.tokens.device)
     z = _draw(context, context.model.prior(state.tokens).log(), 0, state)
@@ -48,7 +48,7 @@ def _draw(
     step: int,
     state: SamplerState,
 ) -> Int64[Tensor, "B L"]:
-    """A state for every position; known tokens stay."""
+    """z for every position; known tokens stay."""
     rows, positions = torch.ones_like(state.wanted).nonzero(as_tuple=True)
     u = context.noise.uniform_at(Purpose.TOKEN, step, rows, positions)
     drawn = sample_categorical(log_probs.flatten(0, 1), u).view(state.tokens.shape)
@@ -58,7 +58,7 @@ def _draw(
 def _report(
     context: SamplingContext[Chain], state: SamplerState, z: Tensor, index: int, steps: int
 ) -> None:
-    """The callback sees the state that the chain is in; at the end all of it is revealed."""
+    """Call the callback with the current z; only the last step marks its tokens as revealed."""
     if context.callback is None:
         return
     last = index + 1 == steps

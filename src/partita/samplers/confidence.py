@@ -1,10 +1,10 @@
 """Samplers that let the model's confidence choose which positions are revealed.
 
 Each step draws a candidate for every wanted hidden position and keeps the most confident ones.
-Tokens that are kept stay; the other candidates are dropped. These samplers do not follow the
-model's own law (they prefer likely tokens first), which is why they are fast at few steps.
+Tokens that are kept stay; the other candidates are dropped. These samplers do not sample from the
+model's own distribution: they reveal likely tokens first, which is why few steps are enough.
 
-- `confidence`: a number of positions per step fixed in advance (MaskGIT, LLaDA);
+- `confidence`: a fixed number of positions per step (MaskGIT, LLaDA);
 - `threshold`: every position whose confidence reaches a threshold, at least one (Fast-dLLM).
 """
 
@@ -27,7 +27,7 @@ from partita.samplers.state import SamplerState
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 CONFIDENCES: Registry[Measure] = Registry("confidence")
-"""log-probabilities [N, V] and candidate tokens [N] to confidences [N], higher is surer."""
+"""Maps log-probabilities [N, V] and candidate tokens [N] to confidences [N]; higher is surer."""
 
 
 @CONFIDENCES.register("probability")
@@ -62,7 +62,7 @@ def negative_entropy(
 def no_confidence(
     log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]
 ) -> Float64[Tensor, "N"]:
-    """Nothing: noise alone decides."""
+    """Zero for all candidates, so that noise alone decides."""
     return torch.zeros_like(tokens, dtype=torch.float64, device=log_probs.device)
 
 
@@ -78,7 +78,7 @@ def most_confident(
 def above_threshold(
     confidence: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"], threshold: float
 ) -> Bool[Tensor, "B L"]:
-    """The eligible positions that reach the threshold, and the most confident one in any case."""
+    """The eligible positions that reach the threshold, and always the most confident one."""
     one = eligible.any(-1).long()
     return (eligible & (confidence >= threshold)) | most_confident(confidence, eligible, one)
 
@@ -139,8 +139,8 @@ def confidence(
     """Reveal a planned number of positions per step, the most confident first.
 
     With noise, positions are ranked by log(confidence) + temperature * (1 - i/(steps-1)) * Gumbel
-    (MaskGIT): random at first, sure of itself at the end. "random" always ranks by noise.
-    `counts` is a rule, or the number of positions of each step.
+    (MaskGIT): the order is more random in early steps. "random" always ranks by noise alone.
+    `counts` is the name of a rule, or a list with the number of positions of each step.
     """
     require_temperature(noise_temperature, "noise_temperature")
     measure = CONFIDENCES[confidence]
@@ -171,7 +171,7 @@ def _noised(
     cooled = temperature * (1 - step / (steps - 1)) if steps > 1 else temperature
     if cooled == 0:
         return scores
-    # Probabilities and margins are compared on the log scale; an entropy is a logarithm already.
+    # Probabilities and margins are compared on the log scale; an entropy already is on it.
     logs = scores if confidence == "entropy" else torch.log(scores)
     return logs + cooled * gumbel(context, state, step)
 
@@ -184,7 +184,7 @@ def threshold(
     threshold: float = 0.9,
     confidence: str = "probability",
 ) -> Int64[Tensor, "B L"]:
-    """Reveal every position that is sure enough, at least one per step, until none is hidden."""
+    """Reveal every position whose confidence reaches the threshold, at least one per step."""
     require_number(threshold, "threshold", -math.inf)
     measure = CONFIDENCES[confidence]
     hidden = state.remaining.sum(-1)

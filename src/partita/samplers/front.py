@@ -1,4 +1,4 @@
-"""`sample`: the front door that checks what it is given, then runs a sampler by name."""
+"""`sample`: check the arguments, then run a sampler by its name."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def sample(
     executor: Executor | None = None,
     **options: Any,
 ) -> Int64[Tensor, "B L"]:
-    """Sequences from a model, with a prompt or without one.
+    """Sample sequences from a model, with a prompt or without one.
 
     The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
-    With `guidance`, predictions are pulled towards the label (`guidance.py`): weight 0 leaves them
-    as they are, and `guidance_schedule` says how the weight rises: constant, linear or cosine.
-    An `executor` carries out the steps of samplers that know their plan; without one they run one
-    by one. (`partita.sample` chooses one by its name.)
+    `guidance` is the weight of classifier-free guidance (`guidance.py`); 0 is off. The weight is
+    constant, or rises as `guidance_schedule` says: linear or cosine.
+    An `executor` runs the steps of planned samplers; without one they run one by one.
+    (`partita.sample` chooses the executor by `speed`.)
     `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
     """
     decoding = Decoding(temperature, top_k, top_p)
@@ -72,11 +72,11 @@ def sample(
     require_seed(seed, "seed")
     require_int(first, "first", 0)
     state = _initial_state(model, count, prompt, length, slides="block_length" in _options(chosen))
-    pulled = _pulled(model, guidance, guidance_schedule, label)
+    chosen_model = _with_guidance(model, guidance, guidance_schedule, label)
     if executor is not None:
-        executor.check(_inner(chosen, options) or name, pulled, state)
+        executor.check(_inner(chosen, options) or name, chosen_model, state)
     context = SamplingContext(
-        pulled,
+        chosen_model,
         Noise.for_batch(seed, state.batch, first, state.tokens.device),
         decoding,
         as_labels(label, state.batch, state.tokens.device),
@@ -87,8 +87,10 @@ def sample(
         return chosen.run(context, state, **options)
 
 
-def _pulled(model: Model, weight: float | None, schedule: str, label: int | Tensor | None) -> Model:
-    """The model itself, or under guidance where somebody wants that."""
+def _with_guidance(
+    model: Model, weight: float | None, schedule: str, label: int | Tensor | None
+) -> Model:
+    """The model itself, or its guided form if there is a weight."""
     if weight is None:
         chosen = schedule == "constant"
         remedy = "say how much, for example 2"
@@ -103,7 +105,7 @@ def _pulled(model: Model, weight: float | None, schedule: str, label: int | Tens
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """Dropout off inside, and the model's mode as it was afterwards."""
+    """Turn dropout off inside, and restore the model's mode afterwards."""
     model = model.model if isinstance(model, Guided) else model
     module = model if isinstance(model, nn.Module) and model.training else None
     if module:
@@ -134,7 +136,7 @@ def _fitting(model: Model, name: str) -> Sampler:
 
 
 def options_of(model: Model) -> list[str]:
-    """The options that the default sampler of a model takes."""
+    """The names of the options that the default sampler of a model takes."""
     return _options(SAMPLERS[default_sampler(model.family)])
 
 
@@ -143,7 +145,7 @@ def _options(chosen: Sampler) -> list[str]:
 
 
 def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
-    """Unknown options are refused here, before any work; `blocks` passes its own on to `inner`."""
+    """Refuse unknown options before any work; `blocks` passes further ones on to `inner`."""
     known, inner = _options(chosen), _inner(chosen, options)
     if inner is not None:
         known = known + (_options(SAMPLERS[inner]) if inner in SAMPLERS else list(options))
@@ -154,7 +156,7 @@ def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
 
 
 def _inner(chosen: Sampler, options: dict[str, Any]) -> str | None:
-    """The name of the sampler that fills blocks, for one of blocks."""
+    """The name of the sampler that fills blocks; None for samplers without blocks."""
     inner = _options_in(chosen.run, keywords=True).get("inner")
     return None if inner is None else options.get("inner", inner.default)
 
@@ -180,7 +182,7 @@ def _initial_state(
 def _growing(
     model: Model, count: int | None, prompt: Prompt | None, longest: int | None
 ) -> SamplerState:
-    """A state for texts that grow, up to `longest`: from nothing, or around a prompt."""
+    """The initial state of texts that grow up to `longest`, empty or with a prompt."""
     longest = model.length if longest is None else longest
     require_int(longest, "length")
     _check_length(model, "length", longest, slides=False)
@@ -198,7 +200,7 @@ def _growing(
 
 
 def _repeated(prompt: Prompt, count: int | None) -> Prompt:
-    """A row for each sample."""
+    """The prompt with one row per sample."""
     rows = prompt.tokens.shape[0]
     require(
         count is None or rows in (1, count),
