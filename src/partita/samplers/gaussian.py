@@ -1,6 +1,6 @@
 """Reverse processes of Gaussian diffusion: DDPM's (Ho et al., 2020) and DDIM's (Song et al., 2021).
 
-A step goes from x_t to x_s for any s < t, so a sampler may visit any subsequence of the T steps:
+A step goes from x_t to x_s for any s < t, so a sampler may use any subsequence of the T steps:
 
     x_s = sqrt(abar_s) x_0 + sqrt(1 - abar_s - sigma^2) epsilon + sigma z        (DDIM eq. 12)
     sigma^2 = eta^2 (1 - abar_s) / (1 - abar_t) (1 - abar_t / abar_s)            (DDIM eq. 16)
@@ -10,9 +10,9 @@ DDPM's posterior (algorithm 2, the small variance), with eta = 0 nothing is rand
 noise z of x_s is addressed by s, so the samplers of a seed share it.
 
 `sample_ddpm` is for continuous data; the samplers "ddpm" and "ddim" are for tokens, by way of their
-embeddings. Known tokens are kept by predicting them: at their positions x_0 is the embedding, so
-the network sees them with the noise that it saw in training. That is not the exact conditional law:
-early on, a prompt under noise says little to what is sampled beside it.
+embeddings. For known tokens the prediction of x_0 is replaced by their embeddings, so the network
+reads them with the noise that it saw in training. This does not sample the exact conditional
+distribution: in early steps the noise hides most of the prompt.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ROUNDINGS = ("softmax", "nearest")
 
 
 def visited(total: int, steps: int | Sequence[int] | None = None) -> list[int]:
-    """The steps that a sampler visits, from T down to 0: all, so many evenly spread, or these."""
+    """The steps of a sampler from T down to 0: all, `steps` evenly spread ones, or a given list."""
     if steps is None:
         return list(range(total, -1, -1))
     if isinstance(steps, int):
@@ -67,9 +67,9 @@ def step(
     eta: float = 1.0,
     variance: str = "small",
 ) -> State:
-    """x_s for s < t, given a prediction of x_0.
+    """Draw x_s for s < t, given a prediction of x_0.
 
-    The "large" variance is beta_{t|s} around DDPM's mean, and is DDPM's alone (eta = 1).
+    The "large" variance is beta_{t|s} around DDPM's mean; it is defined for DDPM only (eta = 1).
     """
     small = process.posterior_variance(s, t)
     if variance == "large":
@@ -93,9 +93,10 @@ def descend(
     variance: str = "small",
     repeats: int = 1,
 ) -> State:
-    """Down a path of steps, from x at the first of them to the last.
+    """Run the reverse process from x along a path of steps.
 
-    With `repeats` each step is undone by the forward process and done anew, so many times in all.
+    With `repeats` above 1, each step is undone by the forward process and taken again, `repeats`
+    times in total.
     """
     require_int(repeats, "repeats")
     require_number(eta, "eta")
@@ -136,12 +137,12 @@ def sample_ddpm(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B *shape"]:
-    """Samples of a DDPM: all steps of algorithm 2 unless told otherwise.
+    """Draw samples of a DDPM, by default with all steps of algorithm 2.
 
-    `steps` is a number of steps, or those to visit. `eta` below 1 is DDIM, with its own variance;
-    with `eta=1` the variance is the model's unless given. `clip` keeps predictions of x_0 in
-    [-clip, clip], which is 1 for images. The samples are numbered from `first`; sample i of a seed
-    has the same noise in any batch. `guidance` pulls predictions towards the label.
+    `steps` is a number of steps or a list of them. `eta` below 1 is DDIM, with its own variance;
+    with `eta=1` the default variance is the model's. `clip` keeps predictions of x_0 in
+    [-clip, clip]; use 1 for images. The samples are numbered from `first`; sample i of a seed has
+    the same noise in any batch. `guidance` is the weight of classifier-free guidance; 0 is off.
     """
     kind = type(model).__name__
     require(isinstance(model, DDPM), "model", f"{kind} is no DDPM", "use partita.sample")
@@ -180,7 +181,7 @@ def _check_guidance(model: DDPM, weight: float, label: object) -> None:
 
 
 def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float) -> State:
-    """x_0^theta; under guidance (1 + w) x_0(c) - w x_0(nothing).
+    """The prediction x_0^theta; under guidance (1 + w) x_0(c) - w x_0(nothing).
 
     That is Ho and Salimans' guided noise (2022, eq. 6): x_0 is affine in epsilon, with
     coefficients that sum up to the same.
@@ -206,10 +207,10 @@ def ddpm(
     rounding: str = "softmax",
     repeats: int = 1,
 ) -> Int64[Tensor, "B L"]:
-    """DDPM's reverse process (algorithm 2) of embeddings, then a rounding to tokens.
+    """DDPM's reverse process (algorithm 2) on embeddings, then rounding to tokens.
 
-    `repeats` above 1 takes each step so many times, as RePaint does (Lugmayr et al., 2022), by
-    which what is sampled comes to agree with a prompt.
+    `repeats` above 1 takes each step several times, as RePaint does (Lugmayr et al., 2022); samples
+    then agree better with a prompt.
     """
     return _fill(context, state, steps, 1.0, variance, rounding, repeats)
 
@@ -224,7 +225,7 @@ def ddim(
     rounding: str = "softmax",
     repeats: int = 1,
 ) -> Int64[Tensor, "B L"]:
-    """DDIM's reverse process of embeddings, then a rounding to tokens; `repeats` as in "ddpm"."""
+    """DDIM's reverse process on embeddings, then rounding to tokens; `repeats` as in "ddpm"."""
     return _fill(context, state, steps, eta, "small", rounding, repeats)
 
 
@@ -237,9 +238,9 @@ def _fill(
     rounding: str,
     repeats: int,
 ) -> Tensor:
-    """Embeddings from noise down to the last step before 0, and tokens of those.
+    """Run the reverse process on embeddings until the last step before 0, then round to tokens.
 
-    Rounding is "softmax", a draw from p(w | x_1), or "nearest", the embedding nearest to x_0.
+    Rounding is "softmax" (a draw from p(w | x_1)) or "nearest" (the embedding nearest to x_0).
     """
     known = f"known: {', '.join(ROUNDINGS)}"
     require(rounding in ROUNDINGS, "rounding", f"unknown name {rounding!r}", known)
@@ -293,7 +294,7 @@ def _report(
     index: int,
     total: int,
 ) -> None:
-    """The callback sees the most probable tokens, none of them revealed before the rounding."""
+    """Call the callback with the most probable tokens; none is revealed before the rounding."""
     if context.callback is None:
         return
     best = torch.where(state.wanted, log_probs.argmax(-1), state.tokens)

@@ -1,8 +1,8 @@
 """The reverse process of flexible length (FlexMDM): masks are inserted, then revealed.
 
-A step goes from time t to s < t with what the model says at t. Each mask is revealed with some
-chance, and gap i, where the model expects g_i tokens to be missing, receives masks; both from the
-same state, at every place by itself. How likely they are is the rule's:
+A step goes from time t to s < t with the model's predictions at t. Each mask is revealed with some
+probability, and gap i, where the model expects g_i missing tokens, receives masks. Both use the
+same state, independently for every mask and gap. The rule sets the probabilities:
 
     rule          a mask is revealed                 masks that a gap receives
     schedule      (b_s - b_t) / (1 - b_t)            one, with probability 1 - (1 - p)^g, where
@@ -10,17 +10,17 @@ same state, at every place by itself. How likely they are is the rule's:
     euler         w_b (t - s)                        one, with probability w_a g (t - s)
     tau-leaping   1 - exp(-w_b (t - s))              Poisson with the mean w_a g (t - s)
 
-a and b are the schedules of insertion and unmasking, w = -alpha'/(1 - alpha). A model that has a
-distribution of the counts lets `schedule` insert several masks at a time: as many of the missing
-tokens as come up, each with probability p. The last step inserts nothing and reveals every mask.
-All of them tend to the model's law as steps get shorter.
+a and b are the schedules of insertion and unmasking, w = -alpha'/(1 - alpha). If the model predicts
+a distribution of the counts, `schedule` can insert several masks at a time: it draws the number of
+missing tokens and inserts each with probability p. The last step inserts nothing and reveals every
+mask. All rules converge to the model's distribution as steps get shorter.
 
-With exact posteriors any order of revealing leaves that law alone, as long as it does not look at
-what will be revealed. With `confidence` as many masks are revealed as the rule says, but the surest
-ones first ("position" takes them from left to right, "random" by lot); `window` lets only the first
-so many times as many masks compete.
+With exact posteriors, any order of revealing keeps that distribution, as long as the order does not
+depend on the tokens to be revealed. With `confidence`, the rule gives the number of revealed masks
+and the most confident are revealed first ("position": from left to right; "random": at random).
+With `window`, only the first masks compete: `window` times as many as are revealed.
 
-A text has at most `length` tokens. Masks that do not fit are not inserted; which ones is drawn.
+A text has at most `length` tokens. Masks that do not fit are not inserted; which ones is random.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST_COMPETING = 32
 
 @dataclass(frozen=True)
 class RevealOrder:
-    """Which masks are revealed first, and how many compete."""
+    """Which masks are revealed first, and how many of them compete."""
 
     confidence: str | None
     window: float | None
@@ -89,9 +89,9 @@ def insertion(
     window: float | None = None,
     most: int | None = None,
 ) -> Int64[Tensor, "B L"]:
-    """Insert masks and reveal them, along a grid of times; rows are filled up with `end_id`.
+    """Insert masks and reveal them, along a grid of times; rows are padded with `end_id`.
 
-    `most` is how many masks a step may put into one gap, any number unless given.
+    `most` is the largest number of masks that a step inserts into one gap; no limit by default.
     """
     chosen, model, order = RULES[rule](), context.model, RevealOrder(confidence, window)
     if most is not None:
@@ -125,7 +125,7 @@ def _reveals(
     step: Moment,
     order: RevealOrder,
 ) -> tuple[Bool[Tensor, "B L"], Int64[Tensor, "B L"]]:
-    """Which masks are revealed, and a token for every mask."""
+    """Which masks are revealed in this step, and a token for every mask."""
     hidden = draft.hidden
     rows, positions = hidden.nonzero(as_tuple=True)
     tokens = context.draw(log_probs, step.index, rows, positions)
@@ -157,15 +157,15 @@ def _insertions(
     room: int,
     at_once: int | None,
 ) -> Int64[Tensor, "B G"]:
-    """How many masks each gap of each text receives; what does not fit is left out."""
-    # As a draw of tokens would, if there were a mask: a NaN compares as if nothing were missing.
+    """How many masks each gap of each text receives, reduced to what fits."""
+    # A draw of tokens checks this only if there is a mask; a NaN compares as if none were missing.
     problem = "the expected number of missing tokens is not finite"
     remedy = "the network's weights or inputs are broken"
     require(bool(answer.gaps.isfinite().all()), "logits", problem, remedy)
     gaps = PackedBatch.of_lengths(draft.lengths + 1, len(answer.gaps), draft.open.shape[1])
-    rows, places = gaps.indices
+    rows, gap = gaps.indices
     noise, numbers = context.noise, (2 * step.index, 2 * step.index + 1)
-    u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, places) for k in numbers], -1)
+    u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, gap) for k in numbers], -1)
     packed = rule.inserted(context.model.process, step.t, step.s, answer, u)
     if at_once is not None:
         packed = packed.clamp(max=at_once)
