@@ -1,9 +1,9 @@
-"""Planned samplers as captured programs: which models have one, and how it is kept.
+"""Planned samplers as captured programs: which models have one, and how it is cached.
 
-`reveal` gives what `reveal_as_planned` gives: the same tokens for the same noise, up to rounding.
-A program is made for a batch size, a length and a way of decoding, and kept with its model: the
-first run of a kind pays for the capture, later ones do not. Its network is an inference copy of the
-model's in the precision of the run, whose weights are brought up to date before each run.
+`reveal` does what `reveal_as_planned` does: the same tokens for the same noise, up to rounding.
+A program is made for a batch size, a length and decoding settings, and cached with its model, so
+only the first such run pays for the capture. Its network is an inference copy of the model's, in
+the precision of the run; the weights are copied again before each run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from partita.samplers.base import SamplingContext
 from partita.samplers.guided_models import GuidedDenoiser
 from partita.samplers.state import SamplerState
 
-KEPT = 8  # programs of a model
-SUMMARIES = ("mean", "logsumexp")  # queries that read all of a sequence, slots without a token too
+KEPT = 8  # cached programs per model
+SUMMARIES = ("mean", "logsumexp")  # queries that would read empty slots too
 
 
 @dataclass
@@ -75,7 +75,7 @@ def reveal(
     *,
     compiled: bool = False,
 ) -> Int64[Tensor, "B L"]:
-    """Reveal every position at the step that the plan names."""
+    """Reveal every position at the step that the plan gives for it."""
     model, guidance = _unwrapped(context.model)
     seen = state.revealed & (state.tokens != model.mask_id)
     table = Timetable.of(plan, seen, visible, steps)
@@ -117,14 +117,14 @@ def reveal(
 
 
 def _unwrapped(model: Any) -> tuple[Any, GuidanceSpec | None]:  # noqa: ANN401 - whatever it is
-    """A model, and its guidance if it has any."""
+    """Split a guided model into the model and its guidance; None without guidance."""
     if not isinstance(model, GuidedDenoiser):
         return model, None
     return model.model, GuidanceSpec(model.weight, model.share_of_weight)
 
 
 def _scalars(model: MaskedMethod, table: Timetable) -> Tensor | None:
-    """The time or the noise level that the network reads, for each step and row."""
+    """The time or noise level that conditions the network, for each step and row."""
     if not model.timed:
         return None
     scalar = model.scalar(model.schedule.inverse(table.shares.flatten()))
@@ -132,7 +132,7 @@ def _scalars(model: MaskedMethod, table: Timetable) -> Tensor | None:
 
 
 def _labels(model: MaskedMethod, label: Tensor | None, plan: Tensor) -> Tensor:
-    """The labels, or the number that stands for none."""
+    """The labels, or the id of "no label"."""
     classes = model.network.config.classes
     require(label is None or classes > 0, "label", "this network has no class labels")
     return torch.full_like(plan[:, 0], classes) if label is None else label
@@ -150,7 +150,7 @@ def _program(
     decoding: Decoding,
     compiled: bool,
 ) -> Iterator[Program]:
-    """A program that nobody else has meanwhile: a callback may sample from the same model."""
+    """Take a program from the cache while it runs: a callback may sample from the same model."""
     held = _programs(model, state.tokens.device, compiled)
     batch, length = state.tokens.shape
     times = 1 << steps.bit_length()
@@ -164,13 +164,13 @@ def _program(
     try:
         yield program
     finally:
-        held.programs[key] = program  # the last to be dropped
+        held.programs[key] = program  # newest entry: dropped last
         while len(held.programs) > KEPT:
             held.programs.pop(next(iter(held.programs)))
 
 
 def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> KeptPrograms:
-    """The copy for this precision, with the newest weights where its graphs expect them."""
+    """The copy for this precision, with the current weights at the addresses of its graphs."""
     half = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if half else None
     network: Any = model.network
@@ -179,7 +179,9 @@ def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Kept
     copies = _KEPT.setdefault(model, {})
     held = copies.get((dtype, compiled))
     if held is None or held.form != form:
-        with torch.inference_mode(False):  # what is made inside could not be written to outside
+        with torch.inference_mode(
+            False
+        ):  # tensors made in inference mode cannot be written outside
             copied = _inference_copy(network, dtype, compiled)
             held = KeptPrograms(copied, pad_in_place(copied.head), form, Memory(device))
         copies[dtype, compiled] = held

@@ -39,7 +39,7 @@ def visited(index: Int64[Tensor, "N"], base: int, cells: int) -> Int64[Tensor, "
 
 @lru_cache(maxsize=16)
 def halton_order(rows: int, columns: int) -> Int64[Tensor, "cells"]:
-    """The cells of a grid (row * columns + column) in the order of first visits, from point 1 on."""
+    """The cells of a grid (row * columns + column) in the order of first visits, from point 1."""
     cells, points = rows * columns, 4 * rows * columns
     while True:
         index = torch.arange(1, points + 1, device="cpu")
