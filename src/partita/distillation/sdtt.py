@@ -84,23 +84,23 @@ def teacher_targets(
     """
     tokens, revealed = tokens.clone(), ~hidden
     number = (hidden.flatten().cumsum(0) - 1).view_as(plan)  # a hidden token's row in the result
-    answers: list[Tensor] = []
+    predictions: list[Tensor] = []
     indices: list[Tensor] = []
     for step in range(substeps):
         rows, positions = (hidden & (plan == step)).nonzero(as_tuple=True)
         if rows.numel() == 0:
             continue
-        answer = teacher.predict(tokens, revealed, rows, positions, None, label, layout=layout)
-        answers.append(answer)
+        prediction = teacher.predict(tokens, revealed, rows, positions, None, label, layout=layout)
+        predictions.append(prediction)
         indices.append(number[rows, positions])
         if step < substeps - 1:
-            tokens[rows, positions] = sample_categorical(answer, u[rows, positions])
+            tokens[rows, positions] = sample_categorical(prediction, u[rows, positions])
             revealed[rows, positions] = True
-    return _in_order(answers, indices)
+    return _in_order(predictions, indices)
 
 
-def _in_order(answers: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
-    together = torch.cat(list(answers))
+def _in_order(predictions: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
+    together = torch.cat(list(predictions))
     return torch.empty_like(together).index_copy_(0, torch.cat(list(indices)), together)
 
 
@@ -165,6 +165,6 @@ def check_student(method: object) -> None:
     known = "distil one of mdlm, md4 (with method.conditioning none), mdlm-complementary, pgm"
     masked = isinstance(method, MaskedMethod)
     require(masked, "teacher", f"{name} is no masked model of texts of given length", known)
-    told = isinstance(method, MaskedMethod) and method.timed
+    timed = isinstance(method, MaskedMethod) and method.timed
     problem = f"the network of this {name} is told the time, and a student's steps are longer"
-    require(not told, "teacher", problem, known)
+    require(not timed, "teacher", problem, known)

@@ -170,8 +170,8 @@ class GuidedScore(Guided[ScoreModel], ScoreModel):
             # sum is kept. The ratio of the masked state to itself is no part of it.
             ones = torch.arange(both.shape[-1], device=both.device) == absorbing
             total = conditional.masked_fill(ones, -torch.inf).logsumexp(-1, keepdim=True)
-            law = guided.masked_fill(ones, -torch.inf).log_softmax(-1)
-            guided = torch.where(ones, conditional, law + total)
+            tokens_only = guided.masked_fill(ones, -torch.inf).log_softmax(-1)
+            guided = torch.where(ones, conditional, tokens_only + total)
         return torch.where(weight == 0, conditional, guided)
 
 

@@ -113,7 +113,7 @@ def _reverse(
         last = index + 1 == steps
         rows, positions = (state.wanted & model.graph.moving(z)).nonzero(as_tuple=True)
         if rows.numel():
-            log_score = _ask(context, z, t, rows, positions)
+            log_score = _log_scores(context, z, t, rows, positions)
             x = z[rows, positions]
             u = context.noise.uniform_at(Purpose.TOKEN, index + 1, rows, positions)
             drawn = []
@@ -124,8 +124,8 @@ def _reverse(
                     if last
                     else rule(model, score, held, t, s)
                 )
-                law = _decoded(as_probabilities(step), held, context.decoding)
-                drawn.append(sample_categorical(law.log(), u[few]))
+                distribution = _decoded(as_probabilities(step), held, context.decoding)
+                drawn.append(sample_categorical(distribution.log(), u[few]))
             z[rows, positions] = torch.cat(drawn)
         after = state.revealed | state.wanted if last else _settled(model, state, z)
         if context.callback is not None:
@@ -145,16 +145,17 @@ def _at_once(log_score: Tensor) -> int:
 
 def _start(context: SamplingContext[ScoreModel], state: SamplerState) -> Int64[Tensor, "B L"]:
     """Known tokens, and draws from the chain's stationary distribution elsewhere."""
-    z, law = state.tokens.clone(), context.model.graph.stationary().to(state.tokens.device)
+    z = state.tokens.clone()
+    stationary = context.model.graph.stationary().to(z.device)
     rows, positions = state.wanted.nonzero(as_tuple=True)
     u = context.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
-    parts = torch.split(u, _at_once(law))
-    drawn = [sample_categorical(law.log().expand(len(part), -1), part) for part in parts]
+    parts = torch.split(u, _at_once(stationary))
+    drawn = [sample_categorical(stationary.log().expand(len(part), -1), part) for part in parts]
     z[rows, positions] = torch.cat(drawn) if drawn else z[rows, positions]
     return z
 
 
-def _ask(
+def _log_scores(
     context: SamplingContext[ScoreModel], z: Tensor, t: Tensor, rows: Tensor, positions: Tensor
 ) -> Float[Tensor, "N S"]:
     """Log-scores at the positions that can move; sequences without any are not computed."""
