@@ -84,7 +84,7 @@ def test_programs_draw_the_tokens_of_the_plain_loop(name):
 
 def test_compiled_programs_draw_the_tokens_of_the_plain_loop():
     """In a process of its own: the compiler cannot read functions with checks of their shapes."""
-    calls = [f"agrees_with_the_plain_loop({name!r}, 'compiled')" for name in METHODS_WITH_PROGRAMS]
+    calls = [f"agrees_with_the_plain_loop({name!r}, 'compile')" for name in METHODS_WITH_PROGRAMS]
     program = "from tests.execution.test_cuda_fast import *; " + "; ".join(calls)
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -75,14 +75,14 @@ def test_models_without_a_program(name):
     "options", [{"sampler": "confidence"}, {"sampler": "threshold"}, {"sampler": "blocks"}]
 )
 def test_samplers_without_a_plan(options):
-    with pytest.raises(InputError, match=r"speed: is 'cudagraph', but the sampler '.*' has no plan"):
+    with pytest.raises(InputError, match=r"is 'cudagraph', but the sampler '.*' has no plan"):
         sample(build(), 1, speed="cudagraph", **options)
     sample(build(), 1, **options)
 
 
 @pytest.mark.parametrize("name", ["ar", "sedd", "genmd4"])
 def test_families_without_plans(name):
-    with pytest.raises(InputError, match=r"speed: is 'cudagraph', but the sampler '.*' has no plan"):
+    with pytest.raises(InputError, match=r"is 'cudagraph', but the sampler '.*' has no plan"):
         sample(built(name), 1, speed="cudagraph")
 
 
