@@ -26,7 +26,7 @@ from partita.methods.ddpm import DDPM, bits_per_dimension
 from partita.networks.unet import UNet
 from partita.processes.gaussian import make_process
 from partita.randomness import Noise
-from partita.samplers.gaussian import generate
+from partita.samplers.gaussian import sample_ddpm
 from partita.training.ema import MovingAverage
 
 HELD_OUT = 197  # of scikit-learn's digits; MNIST has a test set
@@ -122,7 +122,7 @@ def main() -> None:
     )
     wanted = torch.arange(10).repeat(options.rows).to(options.device)
     shape = tuple(fit.pixels.shape[1:])
-    drawn = generate(
+    drawn = sample_ddpm(
         model, shape, len(wanted), clip=1.0, label=wanted, seed=3, device=options.device
     )
     grid_png(shades(drawn.cpu()), 10, options.picture, scale=max(1, 32 // shape[1]))

@@ -7,9 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import partita
 from partita.moved import MOVED, NAMES, RENAMED
+from partita.samplers import SamplerState, Step
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))
@@ -45,7 +47,17 @@ def test_what_moved_out_of_a_module():
 def test_what_the_library_offers_by_another_name():
     with pytest.warns(DeprecationWarning, match="partita.run_recipe is partita.train now"):
         assert partita.run_recipe is partita.train
+    with pytest.warns(DeprecationWarning, match="partita.generate is partita.sample_ddpm now"):
+        assert partita.generate is partita.sample_ddpm
     assert not set(RENAMED) & set(partita.__all__)
+
+
+def test_the_state_of_a_step_by_its_old_name():
+    state = SamplerState.blank(1, 2, 3)
+    rows = torch.zeros(0, dtype=torch.int64)
+    step = Step(0, 1, state, rows, rows)
+    with pytest.warns(DeprecationWarning, match="Step.canvas is Step.state now"):
+        assert step.canvas is state
 
 
 @pytest.mark.parametrize(("module", "name"), sorted(NAMES))

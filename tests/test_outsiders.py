@@ -55,7 +55,7 @@ assert_type(partita.exact_log_likelihood(method, stream), float)
 assert_type(partita.order_likelihood(method, stream).bits, float)
 assert_type(partita.train(partita.Recipe()), int)
 assert_type(partita.make_schedule("linear").alpha(stream), Tensor)
-assert_type(partita.generate(partita.DDPM(partita.UNet()), [1, 8, 8]), Tensor)
+assert_type(partita.sample_ddpm(partita.DDPM(partita.UNet()), [1, 8, 8]), Tensor)
 partita.sample(partita.guided(method, 2.0))
 partita.fit(method, stream, partita.TrainingOptions(steps=1)).copy_to(method)
 """

@@ -61,13 +61,13 @@ __all__ = [
     "bits_per_dimension",
     "exact_log_likelihood",
     "fit",
-    "generate",
     "guided",
     "load",
     "make_schedule",
     "nelbo",
     "order_likelihood",
     "sample",
+    "sample_ddpm",
     "train",
 ]
 
@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from partita.networks.vectors import VectorNetwork, VectorTransformer
     from partita.randomness import Noise
     from partita.samplers import guided
-    from partita.samplers.gaussian import generate
+    from partita.samplers.gaussian import sample_ddpm
     from partita.schedules import make_schedule
     from partita.training.callbacks import Callback, Progress
     from partita.training.loop import fit
@@ -162,7 +162,7 @@ _MODULES = {
     "partita.contracts.prompt": "Prompt",
     "partita.samplers": "guided",
     "partita.execution.choice": "sample",
-    "partita.samplers.gaussian": "generate",
+    "partita.samplers.gaussian": "sample_ddpm",
     "partita.config.sampling": "SamplingOptions",
     "partita.schedules": "make_schedule",
     "partita.training.loop": "fit",

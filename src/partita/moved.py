@@ -49,6 +49,7 @@ MOVED = {
     "optim.optimisers": "optim.optimizers",
     "ragged": "contracts.packed",
     "recipe": "config.recipe",
+    "samplers.canvas": "samplers.state",
     "samplers.options": "config.sampling",
     "training.distribution": "parallel",
     "training.muon": "optim.muon",
@@ -69,6 +70,11 @@ NAMES = {
     ("models.text_model", "load"): "models.trained.load",
     ("networks", "Dense"): "contracts.layouts.DenseLayout",
     ("networks", "Segments"): "contracts.layouts.PackedLayout",
+    ("samplers", "Canvas"): "samplers.state.SamplerState",
+    ("samplers", "Session"): "samplers.base.SamplingContext",
+    ("samplers.base", "Session"): "samplers.base.SamplingContext",
+    ("samplers.gaussian", "generate"): "samplers.gaussian.sample_ddpm",
+    ("samplers.state", "Canvas"): "samplers.state.SamplerState",
 }
 """Old names that were renamed or moved, in modules that still exist."""
 
@@ -84,7 +90,7 @@ def name_of_before(module: str, name: str) -> object:
     return getattr(importlib.import_module(f"partita.{place}"), found)
 
 
-RENAMED = {"run_recipe": "train"}
+RENAMED = {"generate": "sample_ddpm", "run_recipe": "train"}
 """Old names of what `import partita` offers."""
 
 

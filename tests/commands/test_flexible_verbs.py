@@ -30,7 +30,7 @@ from partita.data.tokenizers import CharacterTokenizer
 from partita.errors import InputError
 from partita.models import checkpoints
 from partita.samplers import Step
-from partita.samplers.canvas import Canvas
+from partita.samplers.state import SamplerState
 from partita.training.checks import check_tokens
 from partita.training.conversion import check_conditions, converted
 from partita.training.data_pipeline import orders, tokens_of
@@ -238,15 +238,15 @@ def test_what_is_new_is_coloured_wherever_it_has_moved():
     letters = CharacterTokenizer("abc")
     console = Kept()
     with animated(console, letters) as show:
-        for index, (state, places) in enumerate(zip(*states, strict=True)):
+        for index, (letters, places) in enumerate(zip(*states, strict=True)):
             tokens = torch.tensor(
-                [[3 if letter == "?" else "abc".index(letter) for letter in state]]
+                [[3 if letter == "?" else "abc".index(letter) for letter in letters]]
             )
-            canvas = Canvas(
+            state = SamplerState(
                 tokens, tokens < 3, tokens == 3, lengths=torch.tensor([tokens.shape[1]])
             )
             rows, positions = torch.zeros(len(places), dtype=torch.int64), torch.tensor(places)
-            show(Step(index, 8, canvas, rows, positions.long()))
+            show(Step(index, 8, state, rows, positions.long()))
     styled = [
         (
             "".join(text for text, _ in parts),

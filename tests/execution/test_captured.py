@@ -12,8 +12,8 @@ from partita.execution.program import Program
 from partita.networks import attention
 from partita.randomness import Noise
 from partita.samplers import SAMPLERS, Prompt
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
+from partita.samplers.state import SamplerState
 from tests.support.captured import CLASSES, LENGTH, MODELS, ROWS, VOCAB, build, same
 
 PLANS = {
@@ -132,14 +132,14 @@ def test_beyond_the_model_s_length():
 def test_what_stands_at_hidden_positions_does_not_matter(name, seed):
     """Nor is it changed where nobody wants it filled, and a mask is no token that is known."""
     model, outcomes = build(name), []
-    for speed in ("plain", "captured"):
+    for speed in ("eager", "cudagraph"):
         given = prompt()
         wanted = ~given.known & (torch.arange(LENGTH) < 7)
         given.tokens[given.known & (torch.arange(LENGTH) % 2 == 0)] = VOCAB
-        canvas = Canvas(given.tokens, given.known, wanted)
-        session = Session(model, Noise.for_batch(seed, ROWS), executor=executor_of(speed))
-        SAMPLERS["ancestral"].run(session, canvas, steps=4)
-        outcomes.append(canvas)
+        state = SamplerState(given.tokens, given.known, wanted)
+        context = SamplingContext(model, Noise.for_batch(seed, ROWS), executor=executor_of(speed))
+        SAMPLERS["ancestral"].run(context, state, steps=4)
+        outcomes.append(state)
     assert torch.equal(outcomes[0].tokens, outcomes[1].tokens)
     assert torch.equal(outcomes[0].revealed, outcomes[1].revealed)
 
@@ -157,31 +157,31 @@ def test_nothing_to_reveal():
 @pytest.mark.parametrize("name", ["md4", "pgm"])
 def test_callbacks_see_the_same_steps(name, plan):
     """Those that reveal nothing too: whoever counts steps counts all of them."""
-    model, seen = build(name), {"plain": [], "captured": []}
+    model, seen = build(name), {"eager": [], "cudagraph": []}
     for speed, steps in seen.items():
         options = PLANS[plan] | {"callback": steps.append, "speed": speed}
         sample(model, prompt=prompt(), **options)
-    assert len(seen["captured"]) == len(seen["plain"]) > 1
-    for ours, theirs in zip(seen["captured"], seen["plain"], strict=True):
+    assert len(seen["cudagraph"]) == len(seen["eager"]) > 1
+    for ours, theirs in zip(seen["cudagraph"], seen["eager"], strict=True):
         assert (ours.index, ours.total) == (theirs.index, theirs.total)
         assert torch.equal(ours.rows, theirs.rows)
         assert torch.equal(ours.positions, theirs.positions)
         for part in ("tokens", "revealed", "wanted"):
-            assert torch.equal(getattr(ours.canvas, part), getattr(theirs.canvas, part))
+            assert torch.equal(getattr(ours.state, part), getattr(theirs.state, part))
 
 
 def test_every_step_is_reported():
     seen = []
-    sample(build(), 1, steps=30, speed="captured", callback=seen.append)
+    sample(build(), 1, steps=30, speed="cudagraph", callback=seen.append)
     assert [step.index for step in seen] == [*range(30)]
     assert any(step.rows.numel() == 0 for step in seen)
 
 
 def test_a_callback_may_sample_from_the_same_model():
     model = build()
-    alone, inside = sample(model, 2, steps=4, speed="plain"), []
-    again = partial(sample, model, 2, steps=4, speed="captured")
+    alone, inside = sample(model, 2, steps=4, speed="eager"), []
+    again = partial(sample, model, 2, steps=4, speed="cudagraph")
     again()  # there is a program now, which both could take
     drawn = again(callback=lambda _: inside.append(again(seed=1)))
     assert torch.equal(drawn, alone)
-    assert all(torch.equal(x, sample(model, 2, steps=4, seed=1, speed="plain")) for x in inside)
+    assert all(torch.equal(x, sample(model, 2, steps=4, seed=1, speed="eager")) for x in inside)

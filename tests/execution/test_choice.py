@@ -10,7 +10,7 @@ from partita.execution import choice
 from partita.execution.choice import WORTH_CAPTURING, executor_of
 from partita.methods import MD4, MDLM, PGM
 from partita.randomness import Noise
-from partita.samplers.base import Session
+from partita.samplers.base import SamplingContext
 
 MANY, FEW = WORTH_CAPTURING, WORTH_CAPTURING - 1
 
@@ -37,10 +37,10 @@ def picked(speed, steps, gpu=False, model=None):
     """Who carries out a plan of so many steps."""
     samples = torch.arange(2)
     noise = Noise(0, samples.as_subclass(OnGPU) if gpu else samples)
-    session, executor = Session(model or build(), noise), executor_of(speed)
-    if executor is None or not executor.takes(session, steps):
+    context, executor = SamplingContext(model or build(), noise), executor_of(speed)
+    if executor is None or not executor.takes(context, steps):
         return "steps"
-    return "compiled program" if executor.speed == "compiled" else "program"
+    return "compiled program" if executor.speed == "compile" else "program"
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +51,9 @@ def kernels(monkeypatch):
 
 def test_a_cpu_goes_step_by_step_unless_told():
     assert picked("auto", MANY) == "steps"
-    assert picked("plain", MANY) == "steps"
-    assert picked("captured", FEW) == "program"
-    assert picked("compiled", FEW) == "compiled program"
+    assert picked("eager", MANY) == "steps"
+    assert picked("cudagraph", FEW) == "program"
+    assert picked("compile", FEW) == "compiled program"
 
 
 @pytest.mark.parametrize("kind", [MDLM, MD4, PGM])
@@ -61,9 +61,9 @@ def test_a_gpu_runs_programs_where_there_are_steps_enough(kind):
     model = build(kind)
     assert picked("auto", MANY, gpu=True, model=model) == "program"
     assert picked("auto", FEW, gpu=True, model=model) == "steps"
-    assert picked("plain", MANY, gpu=True, model=model) == "steps"
-    assert picked("captured", 1, gpu=True, model=model) == "program"
-    assert picked("compiled", 1, gpu=True, model=model) == "compiled program"
+    assert picked("eager", MANY, gpu=True, model=model) == "steps"
+    assert picked("cudagraph", 1, gpu=True, model=model) == "program"
+    assert picked("compile", 1, gpu=True, model=model) == "compiled program"
 
 
 def test_guidance_is_a_program_too():
@@ -85,11 +85,11 @@ def test_the_facade_hands_its_choice_on(monkeypatch):
     """What `partita.sample` is told is what carries out the plan."""
     done = []
 
-    def reveal(session, canvas, plan, visible, steps, *, compiled):  # noqa: ARG001
+    def reveal(context, state, plan, visible, steps, *, compiled):  # noqa: ARG001
         done.append((steps, compiled))
-        return canvas.tokens
+        return state.tokens
 
     monkeypatch.setattr(choice, "reveal", reveal)
-    for speed in ("auto", "plain", "captured", "compiled"):
+    for speed in ("auto", "eager", "cudagraph", "compile"):
         partita.sample(build(), 1, sampler="ordered", steps=4, speed=speed)
     assert done == [(4, False), (4, True)]

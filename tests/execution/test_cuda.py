@@ -121,7 +121,7 @@ def test_partition_gradients_in_bfloat16():
 
 
 @pytest.mark.parametrize("sampler", ["ancestral", "ordered", "confidence", "first-hitting"])
-def test_partition_samples_from_an_empty_canvas(sampler):
+def test_partition_samples_without_a_prompt(sampler):
     model = PGM(partition_network(length=LENGTH))
     options = {} if sampler == "first-hitting" else {"steps": 5}
     with torch.autocast("cuda", torch.bfloat16):

@@ -20,7 +20,7 @@ from partita.methods import METHODS
 from partita.networks.options import TransformerOptions
 from partita.randomness import Noise, Purpose
 from partita.samplers import Prompt
-from partita.samplers.base import Session
+from partita.samplers.base import SamplingContext
 from tests.laws.tables import assert_law
 
 pytestmark = pytest.mark.skipif(
@@ -49,7 +49,7 @@ def draw(model, speed, seed=3, rows=5, **options):
 def plain_with_margins(model, rows, **options):
     """What the plain loop draws, and how near to a token's boundary each row's draws came."""
     nearest = torch.ones(rows, dtype=torch.float64, device="cuda")
-    draw_tokens = Session.draw
+    draw_tokens = SamplingContext.draw
 
     def watched(self, log_probs, step, at, positions):
         cumulative = weights(log_probs, self.decoding).cumsum(-1)
@@ -59,8 +59,8 @@ def plain_with_margins(model, rows, **options):
         return draw_tokens(self, log_probs, step, at, positions)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "draw", watched)
-        return draw(model, "plain", rows=rows, **options), nearest
+        patch.setattr(SamplingContext, "draw", watched)
+        return draw(model, "eager", rows=rows, **options), nearest
 
 
 def agrees_with_the_plain_loop(name, speed):
@@ -79,12 +79,12 @@ def agrees_with_the_plain_loop(name, speed):
 
 @pytest.mark.parametrize("name", METHODS_WITH_PROGRAMS)
 def test_programs_draw_the_tokens_of_the_plain_loop(name):
-    agrees_with_the_plain_loop(name, "captured")
+    agrees_with_the_plain_loop(name, "cudagraph")
 
 
 def test_compiled_programs_draw_the_tokens_of_the_plain_loop():
     """In a process of its own: the compiler cannot read functions with checks of their shapes."""
-    calls = [f"agrees_with_the_plain_loop({name!r}, 'compiled')" for name in METHODS_WITH_PROGRAMS]
+    calls = [f"agrees_with_the_plain_loop({name!r}, 'compile')" for name in METHODS_WITH_PROGRAMS]
     program = "from tests.execution.test_cuda_fast import *; " + "; ".join(calls)
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -118,13 +118,13 @@ def finds_segments():
 def test_graphs_share_their_memory():
     """Each of dozens of graphs takes what the largest of them needs, not what all of them do."""
     model = build("pgm", length=512, width=256)
-    draw(model, "plain", rows=32, steps=40)
+    draw(model, "eager", rows=32, steps=40)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_reserved()
-    draw(model, "captured", rows=32, steps=1)  # one large step
+    draw(model, "cudagraph", rows=32, steps=1)  # one large step
     one = torch.cuda.max_memory_reserved() - before
-    draw(model, "captured", rows=32, steps=40)
+    draw(model, "cudagraph", rows=32, steps=40)
     assert torch.cuda.max_memory_reserved() - before < 3 * one + 2**27
 
 
@@ -140,19 +140,19 @@ def test_prompts_labels_and_registers(name):
     known = torch.rand(5, LENGTH, device="cuda") < torch.rand(5, 1, device="cuda")
     prompt = Prompt(torch.randint(0, VOCAB, (5, LENGTH), device="cuda"), known)
     options = {"prompt": prompt, "steps": 9, "label": torch.arange(5, device="cuda") % 3}
-    drawn = sample(model, speed="captured", **options)
-    assert torch.equal(drawn, sample(model, speed="plain", **options))
+    drawn = sample(model, speed="cudagraph", **options)
+    assert torch.equal(drawn, sample(model, speed="eager", **options))
     assert torch.equal(drawn[known], prompt.tokens[known])
 
 
 def test_new_weights_are_used():
     model = build()
-    before = draw(model, "captured", steps=6)
+    before = draw(model, "cudagraph", steps=6)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
-    after = draw(model, "captured", steps=6)
-    assert torch.equal(after, draw(model, "plain", steps=6))
+    after = draw(model, "cudagraph", steps=6)
+    assert torch.equal(after, draw(model, "eager", steps=6))
     assert not torch.equal(after, before)
 
 
@@ -225,7 +225,7 @@ def test_the_law_of_a_program(name):
             log_p += float(answer[0, sequence[position]].double())
         law[index] = log_p
     drawn = sample(
-        model, 20_000, sampler="ordered", order="left-to-right", speed="captured", seed=1
+        model, 20_000, sampler="ordered", order="left-to-right", speed="cudagraph", seed=1
     )
     law = law.exp()
     assert_law(drawn.cpu(), law / law.sum())  # each prediction was rounded to float32

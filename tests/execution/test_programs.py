@@ -64,10 +64,10 @@ def test_models_without_a_program(name):
     model = WITHOUT[name]()
     assert not has_program(model)
     label = {"label": 1} if isinstance(model, Guided) else {}
-    for speed in ("captured", "compiled"):
+    for speed in ("cudagraph", "compile"):
         with pytest.raises(InputError, match=r"speed: is '.*', but there is no program for this"):
             sample(model, 1, speed=speed, steps=3, **label)
-    plain = sample(model, 2, speed="plain", steps=3, **label)
+    plain = sample(model, 2, speed="eager", steps=3, **label)
     assert torch.equal(sample(model, 2, steps=3, **label), plain)
 
 
@@ -75,15 +75,15 @@ def test_models_without_a_program(name):
     "options", [{"sampler": "confidence"}, {"sampler": "threshold"}, {"sampler": "blocks"}]
 )
 def test_samplers_without_a_plan(options):
-    with pytest.raises(InputError, match=r"speed: is 'captured', but the sampler '.*' has no plan"):
-        sample(build(), 1, speed="captured", **options)
+    with pytest.raises(InputError, match=r"is 'cudagraph', but the sampler '.*' has no plan"):
+        sample(build(), 1, speed="cudagraph", **options)
     sample(build(), 1, **options)
 
 
 @pytest.mark.parametrize("name", ["ar", "sedd", "genmd4"])
 def test_families_without_plans(name):
-    with pytest.raises(InputError, match=r"speed: is 'captured', but the sampler '.*' has no plan"):
-        sample(built(name), 1, speed="captured")
+    with pytest.raises(InputError, match=r"is 'cudagraph', but the sampler '.*' has no plan"):
+        sample(built(name), 1, speed="cudagraph")
 
 
 # What is kept ------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_the_newest_weights_are_used(name):
 
 def test_another_precision_and_another_network():
     model = build().bfloat16()
-    sample(model, ROWS, steps=4, speed="captured")
+    sample(model, ROWS, steps=4, speed="cudagraph")
     same(randomise(model.double()), steps=4)
     model.network = build("mdlm with learned positions").network
     same(model, steps=4)
@@ -112,7 +112,7 @@ def test_another_precision_and_another_network():
 def test_autocast_has_a_copy_of_its_own():
     model = build().float()
     with torch.autocast("cpu", torch.bfloat16):
-        drawn = sample(model, ROWS, steps=4, speed="captured")
+        drawn = sample(model, ROWS, steps=4, speed="cudagraph")
     assert int(drawn.max()) < VOCAB
     same(model, steps=4)
 
@@ -154,24 +154,24 @@ def test_a_partition_network_is_compiled_once():
 def test_compiled_blocks():
     model = build()
     with torch.compiler.set_stance("force_eager"):
-        compiled = sample(model, ROWS, steps=4, speed="compiled")
-    assert torch.equal(compiled, sample(model, ROWS, steps=4, speed="plain"))
+        compiled = sample(model, ROWS, steps=4, speed="compile")
+    assert torch.equal(compiled, sample(model, ROWS, steps=4, speed="eager"))
 
 
 def test_programs_are_kept_but_not_for_ever():
     model = build()
     for count in range(1, sampling.KEPT + 3):
-        sample(model, count, steps=2, speed="captured")
+        sample(model, count, steps=2, speed="cudagraph")
     (held,) = sampling._KEPT[model].values()
     assert [key[0] for key in held.programs] == [*range(3, sampling.KEPT + 3)]
     kept = [*held.programs.values()]
-    sample(model, 3, steps=2, speed="captured", seed=1)
+    sample(model, 3, steps=2, speed="cudagraph", seed=1)
     assert [*held.programs.values()] == [*kept[1:], kept[0]]  # the same one, now the newest
 
 
 def test_sizes_are_rounded_up_to_few():
     model = build()
-    sample(model, 1, steps=2, speed="captured")
+    sample(model, 1, steps=2, speed="cudagraph")
     (program,) = next(iter(sampling._KEPT[model].values())).programs.values()
     buffers = GraphBuffers.blank(30, 250, 2, torch.device("cpu"))
     program, everything = replace(program, buffers=buffers), 30 * 250
@@ -183,7 +183,7 @@ def test_sizes_are_rounded_up_to_few():
 
 def test_a_model_is_not_kept_by_its_programs():
     model = build()
-    sample(model, 1, steps=2, speed="captured")
+    sample(model, 1, steps=2, speed="cudagraph")
     gone = weakref.ref(model)
     del model
     gc.collect()
@@ -194,7 +194,7 @@ def test_a_model_is_not_kept_by_its_programs():
 def test_a_broken_network(name):
     model = build(name)
     torch.nn.init.constant_(model.network.head.weight, torch.nan)
-    for speed in ("plain", "captured"):
+    for speed in ("eager", "cudagraph"):
         with pytest.raises(
             InputError, match=r"logits: .*the network's weights or inputs are broken"
         ):
@@ -205,7 +205,7 @@ def test_a_broken_network(name):
 def test_labels_that_fit_nothing():
     for name, label in (("mdlm", 1), ("mdlm with registers", CLASSES + 1)):
         with pytest.raises(InputError, match="label"):
-            sample(build(name), 2, steps=3, speed="captured", label=label)
+            sample(build(name), 2, steps=3, speed="cudagraph", label=label)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -14,12 +14,12 @@ import partita
 from partita.categorical import Decoding, sample_categorical
 from partita.methods.contracts import Denoiser
 from partita.randomness import Noise
-from partita.samplers.base import Session
+from partita.samplers.base import SamplingContext
 from partita.samplers.blocks import blocks
-from partita.samplers.canvas import Canvas
 from partita.samplers.confidence import CONFIDENCES, above_threshold, most_confident
 from partita.samplers.counts import even_counts
 from partita.samplers.guidance import guide
+from partita.samplers.state import SamplerState
 from tests.golden.cases import Case, load, parts, stated
 
 
@@ -174,8 +174,8 @@ class Drawn(Noise):
         return confidence[self.samples].gather(1, positions.expand(len(self.samples), -1))
 
 
-class Redrawn(Session):
-    """A session that chooses candidates by the recorded noise."""
+class Redrawn(SamplingContext):
+    """A context that chooses candidates by the recorded noise."""
 
     def draw(self, log_probs, step, rows, positions):  # noqa: ARG002
         candidates = self.noise.run.candidates(self.noise.at(step))
@@ -195,10 +195,10 @@ def test_llada_runs_by_the_blocks_sampler(file, name):
         greedy = {"sampler": "blocks", "inner": "confidence", "temperature": 0.0, "label": numbers}
         ours = partita.sample(model, prompt=prompt, **greedy, **plan)
         assert torch.equal(ours, final)
-    session = Redrawn(model, Drawn(0, numbers, run=run), label=numbers)
+    context = Redrawn(model, Drawn(0, numbers, run=run), label=numbers)
     confidence = "random" if run.settings["remasking"] == "random" else "probability"
-    canvas = Canvas.from_prompt(prompt, run.mask_id)
-    ours = blocks(session, canvas, inner="confidence", confidence=confidence, **plan)
+    state = SamplerState.from_prompt(prompt, run.mask_id)
+    ours = blocks(context, state, inner="confidence", confidence=confidence, **plan)
     assert torch.equal(ours, final)
 
 

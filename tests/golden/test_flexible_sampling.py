@@ -35,10 +35,10 @@ from partita.networks.flexible import Answer
 from partita.processes.insertion import Interpolant
 from partita.randomness import Noise, Purpose
 from partita.samplers import insertion as module
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
 from partita.samplers.confidence import most_confident
 from partita.samplers.drafts import Draft, fitting
+from partita.samplers.state import SamplerState
 from partita.schedules import make_schedule
 from tests.golden.cases import Case, load, parts, rule_of, stated
 from tests.support.flexible_references import agree, packed, process_of, schedule_of
@@ -110,7 +110,7 @@ class Script(Noise):
 
 
 @dataclass
-class Replay(Session):
+class Replay(SamplingContext):
     """Tokens are the stored ones [S, B, L]; without them, the most probable."""
 
     tokens: torch.Tensor | None = None
@@ -140,7 +140,7 @@ def poisson(counts, mean, edge):
 
 
 def start(case: Case, prefix, apart=False):
-    """The canvas of each group of rows that can share one: prompts of a row are its own.
+    """The initial state of each group of rows that can share one: prompts of a row are its own.
 
     Where rows are to be followed `apart`, each has one of its own.
     """
@@ -155,16 +155,16 @@ def start(case: Case, prefix, apart=False):
     else:
         rows = torch.arange(states.shape[1])
         for group in rows[:, None] if apart else rows[None]:
-            canvas = Canvas.blank(len(group), int(lengths[0]), mask_of(case))
+            state = SamplerState.blank(len(group), int(lengths[0]), mask_of(case))
             if not int(lengths[0]):
-                canvas.open = torch.ones(len(group), 1, dtype=torch.bool)
-            yield group, canvas
+                state.open = torch.ones(len(group), 1, dtype=torch.bool)
+            yield group, state
         return
     for row, length in enumerate(lengths.tolist()):
         tokens = states[0, row, None, :length]
         opened = torch.arange(length + 1)[None] == first[row]
         prompt = Prompt(tokens, torch.ones_like(tokens, dtype=torch.bool), opened)
-        yield torch.tensor([row]), Canvas.from_prompt(prompt, mask_of(case))
+        yield torch.tensor([row]), SamplerState.from_prompt(prompt, mask_of(case))
 
 
 class PartedError(Exception):
@@ -209,12 +209,12 @@ def replay(
     is `faulty`, or its text grows too long.
     """
     states, faulty = case[f"{prefix}xt_after"], faulty | overflowing(case, prefix)
-    for rows, canvas in start(case, prefix, apart=bool(faulty.any())):
+    for rows, state in start(case, prefix, apart=bool(faulty.any())):
         model = Recorded(case, prefix, process, rows, log_probs)
         seen = []
 
         def compare(step, rows=rows, seen=seen):
-            ours = step.canvas.tokens
+            ours = step.state.tokens
             ours = F.pad(ours, (0, states.shape[2] - ours.shape[1]), value=pad_of(case))
             same = torch.equal(ours, states[step.index, rows])
             if not same and bool(faulty[step.index, rows].all()):
@@ -222,7 +222,7 @@ def replay(
             assert same, f"{prefix} step {step.index}"
             seen.append(step.index)
 
-        session = Replay(
+        context = Replay(
             model,
             Script(0, rows, coins=coins, lots=lots),
             Decoding(temperature=0),
@@ -232,7 +232,7 @@ def replay(
         if watch is not None:
             watch.clear()
         with contextlib.suppress(PartedError):
-            final = module.insertion(session, canvas, steps=len(states), **options)
+            final = module.insertion(context, state, steps=len(states), **options)
             final = F.pad(final, (0, states.shape[2] - final.shape[1]), value=pad_of(case))
             assert torch.equal(final, states[-1, rows])
             masks = bool((model.states[-1, rows] == model.mask_id).any())

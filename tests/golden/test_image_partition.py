@@ -17,13 +17,13 @@ from partita.methods import PGM
 from partita.models.published.images import load_image_partition
 from partita.models.published.reference import rename_partition
 from partita.randomness import Noise
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
 from partita.samplers.confidence import CONFIDENCES, most_confident
 from partita.samplers.guidance import RAMPS
 from partita.samplers.guided_models import guided
 from partita.samplers.halton import halton_order, halton_ranks
 from partita.samplers.planned import reveal_in_order
+from partita.samplers.state import SamplerState
 from tests.golden.cases import load, parts, rule_of
 from tests.support import partition_oracle
 from tests.support.references import agree, gumbel_argmax, mixed, probabilities, recorded
@@ -127,8 +127,8 @@ def test_image_partition_loss_and_gradient_norms():
         torch.testing.assert_close(float(gradient.norm()), norm, rtol=1e-3, atol=1e-6)
 
 
-class ImageReplay(Session):
-    """A session that draws by the reference's rule from its uniforms [rows * n, V]."""
+class ImageReplay(SamplingContext):
+    """A context that draws by the reference's rule from its uniforms [rows * n, V]."""
 
     def __init__(self, images, model, label, uniforms, ranks, counts):
         super().__init__(model, Noise.for_batch(0, len(label)), PLAIN, label)
@@ -163,7 +163,7 @@ def test_image_partition_halton_sampler(file, name):
     revealed = images.groups(torch.zeros_like(tokens[:, images.before :])) ^ True
     revealed[:, before:] = False
     wanted = torch.arange(tokens.shape[1]).expand(tokens.shape) >= before
-    canvas = Canvas(tokens, revealed, wanted)
+    state = SamplerState(tokens, revealed, wanted)
     seen = [int(revealed[0].sum()) + sum(counts[:i]) for i in range(steps)]
 
     def by_step(share):
@@ -173,9 +173,9 @@ def test_image_partition_halton_sampler(file, name):
     model = guided(images.method, weight, by_step) if weight else images.method
     zero = torch.zeros(1, dtype=torch.long)
     ranks = F.pad(halton_ranks(side, side, zero), (before, 0))[0]
-    session = ImageReplay(images, model, label, uniforms, ranks, counts)
+    context = ImageReplay(images, model, label, uniforms, ranks, counts)
     keys, plan = ranks.expand(tokens.shape), torch.tensor(counts).expand(len(label), -1)
-    drawn = reveal_in_order(session, canvas, keys, plan)[:, before:]
+    drawn = reveal_in_order(context, state, keys, plan)[:, before:]
     assert torch.equal(drawn, case[f"out.halton_w{name}_fixed"].flatten(1))
     others = int((drawn != case[f"out.halton_w{name}"].flatten(1)).sum())
     assert others == case.facts["info"]["halton_official_vs_fixed_tokens_differ"][name]

@@ -28,12 +28,12 @@ from partita.networks import Transformer, TransformerConfig
 from partita.networks.base import Network
 from partita.processes.corruption import Corrupted, Rate
 from partita.randomness import Noise
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
 from partita.samplers.confidence import CONFIDENCES, most_confident
 from partita.samplers.counts import HIDDEN_SHARE, reveal_counts
 from partita.samplers.guidance import RAMPS
 from partita.samplers.halton import halton, halton_order
+from partita.samplers.state import SamplerState
 from partita.schedules import make_schedule
 from tests.golden.cases import Case, load, parts, stated
 from tests.support.references import mixed, probabilities, recorded
@@ -320,15 +320,15 @@ def test_tokens_that_are_revealed_stay():
     assert 0 < rewritten <= case.config["visible_tokens_rewritten_in_total"]
 
 
-class Replay(Session):
-    """A session whose tokens were stored, one table for each step."""
+class Replay(SamplingContext):
+    """A context whose tokens were stored, one table for each step."""
 
     def __init__(self, model, tables, roll):
         super().__init__(model, Rolled(roll, tables.shape[-1]))
         self.tables, self.calls, self.asked = tables, 0, []
 
-    def ask(self, canvas, rows, positions, visible):  # noqa: ARG002
-        asked = torch.zeros_like(canvas.revealed)
+    def ask(self, state, rows, positions, visible):  # noqa: ARG002
+        asked = torch.zeros_like(state.revealed)
         asked[rows, positions] = True
         self.asked.append(asked)
         return torch.zeros(len(rows), 1)
@@ -359,11 +359,11 @@ def test_halton_sampler(file, prefix):
     roll = at.get("roll", torch.zeros(case.config["B"], dtype=torch.long))
     network = Recorded(at["logits_cond"][0])
     model = MaskGIT(network, mask_id=case.config["mask_token"])
-    session = Replay(model, at["pred_code"], roll)
-    canvas = Canvas.blank(case.config["B"], side**2, model.mask_id, torch.device("cpu"))
+    context = Replay(model, at["pred_code"], roll)
+    state = SamplerState.blank(case.config["B"], side**2, model.mask_id, torch.device("cpu"))
     options = {"steps": steps, "counts": counts, "columns": side, "roll": run["randomize"]}
-    drawn = halton(session, canvas, **options)
-    assert torch.equal(torch.stack(session.asked), at["new_mask"])
+    drawn = halton(context, state, **options)
+    assert torch.equal(torch.stack(context.asked), at["new_mask"])
     assert torch.equal(drawn, at["code_after"][-1])
     for step in range(steps):
         logs = at["logits_cond"][step].double()

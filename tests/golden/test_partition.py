@@ -31,9 +31,9 @@ from partita.networks.base import Network, PartitionNetwork
 from partita.networks.layers import sinusoid
 from partita.processes.corruption import Continuous, Corrupted, Discrete, Rate, weighed
 from partita.randomness import Noise
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
 from partita.samplers.planned import NEVER, ordered, reveal_as_planned
+from partita.samplers.state import SamplerState
 from partita.schedules import discretise, make_schedule
 from tests.golden.cases import Case, load, named, parts, rule_of
 from tests.support import partition_oracle
@@ -397,8 +397,8 @@ class Keys(Noise):
         return self.keys.gather(1, positions.expand_as(self.keys))
 
 
-class Replay(Session):
-    """A session that draws tokens by the reference's rule from its recorded uniforms.
+class Replay(SamplingContext):
+    """A context that draws tokens by the reference's rule from its recorded uniforms.
 
     A step has uniforms [B, n, V] for the next n positions of each row's order.
     """
@@ -419,7 +419,7 @@ class Replay(Session):
 
 
 class Run:
-    """A recorded run: its draws, and a canvas that holds the first token alone."""
+    """A recorded run: its draws, and a state that holds the first token alone."""
 
     def __init__(self, case: Case, name):
         self.name, self.case = name, case
@@ -428,7 +428,7 @@ class Run:
         self.steps = case.config["sampling"]["steps"]
         self.tokens = case[f"out.{name}.tokens"]
         known = (torch.arange(self.tokens.shape[1]) == 0).expand_as(self.tokens)
-        self.canvas = Canvas.from_prompt(Prompt(self.tokens, known), self.mask_id)
+        self.state = SamplerState.from_prompt(Prompt(self.tokens, known), self.mask_id)
         assert len(self.tokens) == case.config["num_samples"]
         assert case.facts["info"][f"{name}_mask_left"] == 0
 
@@ -447,25 +447,25 @@ def uniform(run: Run):
     """
     keys, *uniforms = run.draws
     if run.top_p is None:
-        session = Replay(PGM(build(run.case)), keys, uniforms)
+        context = Replay(PGM(build(run.case)), keys, uniforms)
     else:
         method, decoding = PGM(build_with_mask(run.case)), Decoding(top_p=run.top_p)
-        session = Replay(method, keys, uniforms, decoding)
-    return ordered(session, run.canvas, steps=run.steps), session.calls
+        context = Replay(method, keys, uniforms, decoding)
+    return ordered(context, run.state, steps=run.steps), context.calls
 
 
 def non_uniform(run: Run):
     """Each row has a number of its own at each step, as far as there are positions left."""
     keys, *rest = run.draws
     counts = torch.stack([draw for draw in rest if draw.ndim == 1], 1).long()
-    session = Replay(PGM(build(run.case)), keys, [draw for draw in rest if draw.ndim == 3])
+    context = Replay(PGM(build(run.case)), keys, [draw for draw in rest if draw.ndim == 3])
     assert counts.shape[1] == run.steps
     ends = counts.cumsum(1)
-    step = torch.searchsorted(ends, session.place, right=True)  # what is left over: one step more
+    step = torch.searchsorted(ends, context.place, right=True)  # what is left over: one step more
     plan = F.pad(step, (1, 0), value=NEVER)
     visible = torch.zeros(plan.shape, dtype=torch.float64)  # the network is not told the time
-    tokens = reveal_as_planned(session, run.canvas, plan, visible, run.steps + 1)
-    return tokens, session.calls
+    tokens = reveal_as_planned(context, run.state, plan, visible, run.steps + 1)
+    return tokens, context.calls
 
 
 def naive(run: Run):
@@ -473,8 +473,8 @@ def naive(run: Run):
 
 
 def mdlm(run: Run):
-    model, state = run.case.config["model"], run.case.state_dict("sd_student.")
-    network = load_dit(state, model["n_heads"], model["length"]).eval()
+    model, weights = run.case.config["model"], run.case.state_dict("sd_student.")
+    network = load_dit(weights, model["n_heads"], model["length"]).eval()
     return on_a_grid_of_times(run, MDLM(network, mask_id=run.mask_id))
 
 
@@ -483,26 +483,26 @@ def on_a_grid_of_times(run: Run, method):
 
     They predict all positions and our networks the hidden ones: the rest is never looked at.
     """
-    schedule, canvas = make_schedule("mdlm:loglinear"), run.canvas
+    schedule, state = make_schedule("mdlm:loglinear"), run.state
     # The last step goes from the grid's end to alpha = 1.
     times = F.pad(torch.linspace(1, LAST_TIME, run.steps + 1, dtype=torch.float64), (0, 1))
     uniforms, reveals = run.draws[::2], run.draws[1::2]
     states = []
     for t, s, u, reveal in zip(times[:-1], times[1:], uniforms, reveals, strict=True):
-        states.append(canvas.tokens.clone())
-        rows, positions = (~canvas.revealed).nonzero(as_tuple=True)
+        states.append(state.tokens.clone())
+        rows, positions = (~state.revealed).nonzero(as_tuple=True)
         if len(rows) == 0:
             continue
         with torch.no_grad():
-            log_probs = method.predict(canvas.tokens, canvas.revealed, rows, positions)
+            log_probs = method.predict(state.tokens, state.revealed, rows, positions)
         probs = log_probs.double().exp()[:, : run.mask_id]
         tokens = gumbel_argmax(probs, u[rows, positions][:, : run.mask_id])
         kept = reveal[rows, positions] < schedule.reveal_probability(s, t)
-        canvas.write(rows[kept], positions[kept], tokens[kept])
+        state.write(rows[kept], positions[kept], tokens[kept])
     # A prediction of theirs serves until a token changes; one call ends the run.
     visited = states[:-1]
     changed = [not torch.equal(*pair) for pair in itertools.pairwise(visited)]
-    return canvas.tokens, 1 + sum(changed) + 1
+    return state.tokens, 1 + sum(changed) + 1
 
 
 SAMPLERS = {

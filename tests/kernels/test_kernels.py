@@ -167,13 +167,13 @@ def test_a_program_that_draws_by_the_kernel(name, monkeypatch):
     model = METHODS[name].build(sizes, 5)
     for index, parameter in enumerate(model.parameters()):
         parameter.data = 0.5 * random(*parameter.shape, seed=index)
-    plain = sample(model, 2, steps=2, speed="plain")
+    plain = sample(model, 2, steps=2, speed="eager")
 
     def by_kernel(self, logits, u):
         return draw_tokens(logits, u, *astuple(self.decoding), forbidden=self.forbidden)
 
     monkeypatch.setattr(Program, "_draw", by_kernel)
-    assert torch.equal(sample(model, 2, steps=2, speed="captured"), plain)
+    assert torch.equal(sample(model, 2, steps=2, speed="cudagraph"), plain)
 
 
 # Uniforms ----------------------------------------------------------------------------------------

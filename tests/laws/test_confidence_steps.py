@@ -15,14 +15,14 @@ SEED, ROWS, LENGTH = 3, 5, 4
 
 
 class Recorder:
-    """Keeps a copy of the canvas before and after every step."""
+    """Keeps a copy of the state before and after every step."""
 
     def __init__(self):
         self.before = [torch.full((ROWS, LENGTH), MASK)]
         self.kept = []
 
     def __call__(self, step):
-        self.before.append(step.canvas.tokens.clone())
+        self.before.append(step.state.tokens.clone())
         kept = torch.zeros(ROWS, LENGTH, dtype=torch.bool)
         kept[step.rows, step.positions] = True
         self.kept.append(kept)

@@ -25,9 +25,9 @@ from partita.networks.options import TransformerOptions
 from partita.processes.insertion import Interpolant, bregman, free_runs, order_nats
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
-from partita.samplers.canvas import Canvas
 from partita.samplers.drafts import Draft, fitting
 from partita.samplers.insertion_rules import RULES, binomial, poisson
+from partita.samplers.state import SamplerState
 from partita.schedules import make_schedule
 from tests.golden.cases import own
 from tests.laws.growing import (
@@ -657,15 +657,15 @@ def test_a_callback_sees_every_mask_revealed_where_it_is_now():
     assert [step.index for step in seen] == list(range(6))
     revealed = torch.zeros(30, dtype=torch.int64)
     for step in seen:
-        canvas = step.canvas
-        assert bool(canvas.revealed[step.rows, step.positions].all())
-        assert not bool((canvas.tokens[canvas.revealed] >= MASK).any())
+        state = step.state
+        assert bool(state.revealed[step.rows, step.positions].all())
+        assert not bool((state.tokens[state.revealed] >= MASK).any())
         revealed += torch.bincount(step.rows, minlength=30)
-        assert torch.equal(canvas.revealed.sum(-1), revealed + 1)
-        assert bool((canvas.tokens == 1).any(-1).all())
-    assert torch.equal(seen[-1].canvas.tokens, final)
+        assert torch.equal(state.revealed.sum(-1), revealed + 1)
+        assert bool((state.tokens == 1).any(-1).all())
+    assert torch.equal(seen[-1].state.tokens, final)
     lengths = torch.tensor([len(text) for text in texts_of(final)])
-    assert torch.equal(seen[-1].canvas.lengths, lengths)
+    assert torch.equal(seen[-1].state.lengths, lengths)
 
 
 @pytest.mark.parametrize("confidence", [None, "position", "probability", "margin", "entropy"])
@@ -776,13 +776,13 @@ def test_drafts_grow_as_lists_do(made):
 
 
 def test_drafts_keep_what_is_no_mask():
-    canvas = Canvas.blank(2, 3, MASK)
-    canvas.write(torch.tensor([0, 1]), torch.tensor([1, 2]), torch.tensor([0, 1]))
-    draft = Draft.of(canvas, MASK, END)
+    state = SamplerState.blank(2, 3, MASK)
+    state.write(torch.tensor([0, 1]), torch.tensor([1, 2]), torch.tensor([0, 1]))
+    draft = Draft.of(state, MASK, END)
     assert not bool(draft.insertable.any())
     draft.write(torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 3, dtype=torch.int64))
     assert draft.tokens.tolist() == [[1, 0, 1], [1, 1, 1]]
-    shown = draft.canvas()
+    shown = draft.state()
     assert bool(shown.revealed.all())
     assert shown.lengths.tolist() == [3, 3]
 

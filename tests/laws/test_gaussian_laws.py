@@ -25,7 +25,7 @@ from partita.processes.gaussian import (
 )
 from partita.randomness import Noise
 from partita.samplers import sample
-from partita.samplers.gaussian import generate, step
+from partita.samplers.gaussian import sample_ddpm, step
 from tests.laws.tables import LEVEL
 from tests.support.gaussian_laws import GRID, token_law, two_tokens
 
@@ -301,10 +301,10 @@ def test_samples_of_a_normal_chain_have_its_law(variance):
     model = DDPM(line_denoiser(process), schedule=process, **options)
     exact = normal_chain(model, decoder=False)
     law = stats.norm(float(exact.mean), float(exact.stddev)).cdf
-    drawn = generate(model, (1,), 20_000, seed=1, dtype=torch.float64)[:, 0].numpy()
+    drawn = sample_ddpm(model, (1,), 20_000, seed=1, dtype=torch.float64)[:, 0].numpy()
     assert stats.kstest(drawn, law).pvalue > LEVEL
     if variance == "small":  # by DDIM's formula with the noise of DDPM
-        again = generate(model, (1,), 20_000, seed=2, steps=12, eta=1.0, dtype=torch.float64)
+        again = sample_ddpm(model, (1,), 20_000, seed=2, steps=12, eta=1.0, dtype=torch.float64)
         assert stats.kstest(again[:, 0].numpy(), law).pvalue > LEVEL
 
 
@@ -334,7 +334,7 @@ def mixture_noise(process):
 def test_samples_of_a_mixture_have_its_law(eta, variance, steps):
     process, count = make_process("cosine", 200), 4000
     model = DDPM(mixture_noise(process), schedule=process, variance=variance, levels=None)
-    drawn = generate(model, (2,), count, eta=eta, steps=steps, seed=4, dtype=torch.float64)
+    drawn = sample_ddpm(model, (2,), count, eta=eta, steps=steps, seed=4, dtype=torch.float64)
     mode = torch.cdist(drawn, CENTRES).argmin(-1)
     counts = mode.bincount(minlength=3)
     assert stats.chisquare(counts.numpy(), (WEIGHTS * count).numpy()).pvalue > LEVEL

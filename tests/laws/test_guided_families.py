@@ -17,7 +17,7 @@ from partita.methods.ddpm import PREDICTIONS
 from partita.networks import TransformerOptions
 from partita.networks.unet import UNet
 from partita.samplers import guided, sample
-from partita.samplers.gaussian import generate
+from partita.samplers.gaussian import sample_ddpm
 from partita.schedules import sampling_grid
 from tests.laws import growing, tables
 from tests.laws.tables import LEVEL, MASK, VOCAB, LabelledNetwork, MixedNetwork, assert_law
@@ -292,10 +292,10 @@ def test_guided_images_are_those_of_guided_answers(prediction):
     sizes, chosen = {"shape": (1, 4, 4), "count": 2, "seed": 1}, {"label": labels}
     by_hand = DDPM(answer, steps=5, prediction=prediction)
     model = DDPM(network, steps=5, prediction=prediction)
-    expected, plain = generate(by_hand, **sizes), generate(model, **sizes, **chosen)
+    expected, plain = sample_ddpm(by_hand, **sizes), sample_ddpm(model, **sizes, **chosen)
     network.register_forward_hook(lambda *_: calls.append(1))
-    drawn = generate(model, guidance=WEIGHT, **sizes, **chosen)
+    drawn = sample_ddpm(model, guidance=WEIGHT, **sizes, **chosen)
     assert len(calls) == 5
     torch.testing.assert_close(drawn, expected, rtol=1e-4, atol=1e-4)
-    assert torch.equal(generate(model, guidance=0.0, **sizes, **chosen), plain)
+    assert torch.equal(sample_ddpm(model, guidance=0.0, **sizes, **chosen), plain)
     assert float((drawn - plain).abs().max()) > 0.01

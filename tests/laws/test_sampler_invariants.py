@@ -58,7 +58,7 @@ def test_a_sample_does_not_depend_on_its_batch(model, name):
 
 
 def test_padding_does_not_move_the_noise(model):
-    """The jump times and token draws of a position are the same in a longer canvas."""
+    """The jump times and token draws of a position are the same in a longer row."""
     tokens = torch.zeros(2, LENGTH, dtype=torch.long)
     known = torch.zeros(2, LENGTH, dtype=torch.bool)
     known[:, 6:] = True

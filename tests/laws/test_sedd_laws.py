@@ -525,12 +525,12 @@ def test_callbacks_see_every_step_and_samples_do_not_depend_on_their_batch(sampl
     options = {"sampler": sampler, "steps": 6, "seed": 3}
     drawn = sample(model, 20, callback=seen.append, **options)
     assert [step.index for step in seen] == list(range(6))
-    assert torch.equal(seen[-1].canvas.tokens, drawn)
-    assert bool(seen[-1].canvas.revealed.all())
+    assert torch.equal(seen[-1].state.tokens, drawn)
+    assert bool(seen[-1].state.revealed.all())
     assert sum(len(step.rows) for step in seen) == drawn.numel()
     assert bool((drawn < VOCAB).all())
     for step in seen:
-        shown = step.canvas
+        shown = step.state
         assert torch.equal(shown.tokens[shown.revealed], drawn[shown.revealed])
     alone = sample(model, 3, first=11, **options)
     assert torch.equal(alone, drawn[11:14])

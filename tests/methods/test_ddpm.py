@@ -24,7 +24,7 @@ from partita.networks.unet import UNet
 from partita.processes.gaussian import GaussianProcess, gaussian, make_process
 from partita.randomness import Noise, Purpose, standard_normal
 from partita.samplers import SAMPLERS, Prompt, sample
-from partita.samplers.gaussian import generate, visited
+from partita.samplers.gaussian import sample_ddpm, visited
 from partita.training.loop import fit
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
@@ -109,13 +109,15 @@ def test_loss_and_samples_do_not_depend_on_the_batch(prediction):
         alone = [loss(x[i : i + 1], Noise.for_batch(1, 1, i), 3, batch=4) for i in range(4)]
         torch.testing.assert_close(torch.cat(alone), together, rtol=1e-4, atol=1e-5)
     for options in ({}, {"eta": 0.0, "steps": 4}, {"variance": "large", "steps": [12, 5, 2]}):
-        together = generate(model, (1, 8, 8), 3, seed=2, clip=1.0, **options)
+        together = sample_ddpm(model, (1, 8, 8), 3, seed=2, clip=1.0, **options)
         alone = [
-            generate(model, (1, 8, 8), 1, seed=2, first=i, clip=1.0, **options) for i in range(3)
+            sample_ddpm(model, (1, 8, 8), 1, seed=2, first=i, clip=1.0, **options) for i in range(3)
         ]
         torch.testing.assert_close(torch.cat(alone), together, rtol=1e-4, atol=1e-5)
         assert float(together.abs().max()) <= 1
-        assert not torch.equal(together, generate(model, (1, 8, 8), 3, seed=3, clip=1.0, **options))
+        assert not torch.equal(
+            together, sample_ddpm(model, (1, 8, 8), 3, seed=3, clip=1.0, **options)
+        )
 
 
 def test_the_simple_loss_is_the_error_of_the_noise():
@@ -148,13 +150,13 @@ def test_visited_steps():
         ("prediction", lambda model: DDPM(model.network, prediction="x")),
         ("variance", lambda model: DDPM(model.network, variance="huge")),
         ("levels", lambda model: DDPM(model.network, levels=1)),
-        ("variance", lambda model: generate(model, (2,), variance="huge")),
-        ("eta", lambda model: generate(model, (2,), eta=1.5)),
-        ("steps", lambda model: generate(model, (2,), steps=11)),
-        ("steps", lambda model: generate(model, (2,), steps=[11, 3])),
-        ("steps", lambda model: generate(model, (2,), steps=[5, 3])),
-        ("count", lambda model: generate(model, (2,), 0)),
-        ("seed", lambda model: generate(model, (2,), seed=-1)),
+        ("variance", lambda model: sample_ddpm(model, (2,), variance="huge")),
+        ("eta", lambda model: sample_ddpm(model, (2,), eta=1.5)),
+        ("steps", lambda model: sample_ddpm(model, (2,), steps=11)),
+        ("steps", lambda model: sample_ddpm(model, (2,), steps=[11, 3])),
+        ("steps", lambda model: sample_ddpm(model, (2,), steps=[5, 3])),
+        ("count", lambda model: sample_ddpm(model, (2,), 0)),
+        ("seed", lambda model: sample_ddpm(model, (2,), seed=-1)),
         ("width", lambda model: UNet(width=30)),  # noqa: ARG005
         ("label", lambda model: UNet()(torch.zeros(1, 1, 8, 8), torch.ones(1), LABEL)),  # noqa: ARG005
     ],
@@ -302,9 +304,9 @@ def test_samples_are_tokens_and_prompts_are_kept(shaken, name, rounding, tempera
     assert int(drawn.max()) < VOCAB
     assert [step.index for step in seen] == list(range(7))
     assert all(step.total == 7 for step in seen)
-    assert torch.equal(seen[-1].canvas.tokens, drawn)
-    assert bool(seen[-1].canvas.revealed.all())
-    assert all(torch.equal(step.canvas.revealed, prompt.known) for step in seen[:-1])
+    assert torch.equal(seen[-1].state.tokens, drawn)
+    assert bool(seen[-1].state.revealed.all())
+    assert all(torch.equal(step.state.revealed, prompt.known) for step in seen[:-1])
 
 
 @pytest.mark.parametrize("name", TEXT)

@@ -20,8 +20,8 @@ from partita.methods import MDLM
 from partita.networks import Transformer, TransformerConfig, TransformerOptions
 from partita.processes.corruption import Continuous
 from partita.randomness import Noise
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
+from partita.samplers.state import SamplerState
 from partita.schedules import make_schedule
 from tests.support import block_diffusion
 from tests.support.block_diffusion import BlockDiffusion, Hidden, block_by_block
@@ -161,8 +161,8 @@ def test_what_is_written_has_the_models_law(block_length):
     orders = [log_likelihoods(model, order) for order in orders_of_blocks(block_length)]
     law = torch.stack(orders).exp().mean(0)
     assert float(law.sum()) == pytest.approx(1, abs=1e-9)
-    session = Session(model, Noise.for_batch(0, count))
-    drawn = block_by_block(session, Canvas.blank(count, LENGTH, MASK))
+    context = SamplingContext(model, Noise.for_batch(0, count))
+    drawn = block_by_block(context, SamplerState.blank(count, LENGTH, MASK))
     numbers = (drawn * torch.tensor([8, 4, 2, 1])).sum(-1)
     expected = count * law
     chi_square = float(((numbers.bincount(minlength=16) - expected) ** 2 / expected).sum())
@@ -171,8 +171,10 @@ def test_what_is_written_has_the_models_law(block_length):
 
 def test_fewer_steps_reveal_more_at_once():
     model, asked = build(2), []
-    session = Session(model, Noise.for_batch(0, 3), callback=lambda step: asked.append(step))
-    block_by_block(session, Canvas.blank(3, LENGTH, MASK), steps=1)
+    context = SamplingContext(
+        model, Noise.for_batch(0, 3), callback=lambda step: asked.append(step)
+    )
+    block_by_block(context, SamplerState.blank(3, LENGTH, MASK), steps=1)
     assert [len(step.rows) for step in asked] == [6, 6]
 
 

@@ -93,7 +93,7 @@ def test_the_work_of_a_sampler_is_what_it_does(name):
     """Counted operations against the formula, where steps reveal equally many tokens."""
     options = TransformerOptions(length=32, width=64, depth=4, heads=2)
     method = METHODS[name].build(options, 50).eval()
-    counted = count_flops_of(lambda: sample(method, 3, sampler="ordered", steps=8, speed="plain"))
+    counted = count_flops_of(lambda: sample(method, 3, sampler="ordered", steps=8, speed="eager"))
     work = sampling_work(method.network, 3, 32, 8, bytes_each=2)
     # Queries of a partition network are made once for each position: a few more operations.
     assert work.flops == pytest.approx(counted, rel=1e-9 if name == "mdlm" else 0.02)
@@ -131,7 +131,7 @@ def test_growth_along_each_axis(tmp_path, capsys):
     axes = "--growth_lengths [8,16] --growth_batches [1,2,4] --growth_steps [2,4]"
     words = f"growth {SMALL} {axes} --batch_size 2 --steps 2 --turns 1 --device cpu"
     files = ["--out", str(out), "--picture", str(picture)]
-    assert main(["bench", *words.split(), "--speeds", "[captured]", *files]) == 0
+    assert main(["bench", *words.split(), "--speeds", "[cudagraph]", *files]) == 0
     tables = json.loads(out.read_text())["growth"]
     assert "length 8 (batch 2, steps 2)" in tables
     tables = {title.split(" (")[0]: rows for title, rows in tables.items()}
@@ -147,10 +147,10 @@ def test_growth_along_each_axis(tmp_path, capsys):
 
 
 def test_speeds_are_named_and_timed(capsys):
-    words = f"sampling {SMALL} --steps 2 --turns 1 --json --device cpu --speeds [plain,captured]"
+    words = f"sampling {SMALL} --steps 2 --turns 1 --json --device cpu --speeds [eager,cudagraph]"
     assert main(["bench", *words.split()]) == 0
     (rows,) = json.loads(capsys.readouterr().out)["sampling"].values()
-    assert [row["name"].rsplit(", ", 1)[1] for row in rows] == ["plain", "captured"] * 3
+    assert [row["name"].rsplit(", ", 1)[1] for row in rows] == ["eager", "cudagraph"] * 3
     assert all(row["first"] > 0 and row["shares"] == {} for row in rows)
 
 
@@ -159,14 +159,15 @@ def test_speeds_are_named_and_timed(capsys):
     [
         ("--speeds [warp]", "--speeds: unknown name 'warp'"),
         ("--speeds []", "--speeds: is empty"),
-        ("--speeds captured", "--speeds: must be a list, such as [first,second]"),
-        ("--speeds [captured]", "--speeds: steps of training are captured on a GPU alone"),
+        ("--speeds cudagraph", "--speeds: must be a list, such as [first,second]"),
+        ("--speeds [captured]", "--speeds: 'captured' has another name now; write cudagraph"),
+        ("--speeds [cudagraph]", "--speeds: steps of training are captured on a GPU alone"),
         (
             "growth --growth_lengths [] --growth_batches [] --growth_steps []",
             "subjects: growth has no axis left",
         ),
         ("sampling sampling", "subjects: 'sampling' is there twice"),
-        ("--speeds [plain,plain]", "--speeds: 'plain' is there twice"),
+        ("--speeds [eager,eager]", "--speeds: 'eager' is there twice"),
         ("sampling --picture a.png", "--picture: draws growth, which is not measured"),
         ("growth --picture a.jpg", "--picture: a.jpg would hold a PNG"),
     ],

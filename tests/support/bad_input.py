@@ -34,7 +34,7 @@ from partita.networks.vq import VQConfig
 from partita.processes.corruption import Rate
 from partita.randomness import Noise
 from partita.samplers import Prompt, guided
-from partita.samplers.gaussian import generate
+from partita.samplers.gaussian import sample_ddpm
 from partita.schedules import make_schedule
 from partita.training.loop import fit
 from partita.training.vq import VQOptions
@@ -138,20 +138,21 @@ TABLE = {
     "top_p above 1": (lambda: sample(mdlm(), top_p=1.5), "top_p"),
     "NaN in the logits": (lambda: sample(broken(), 2), "logits"),
     "unknown speed": (lambda: sample(mdlm(), speed="fast"), "speed"),
+    "speed by its former name": (lambda: sample(mdlm(), speed="captured"), "speed"),
     "speed by number": (lambda: sample(mdlm(), speed=2), "speed"),
     "capture without a plan": (
-        lambda: sample(mdlm(), sampler="confidence", speed="captured"),
+        lambda: sample(mdlm(), sampler="confidence", speed="cudagraph"),
         "speed",
     ),
     "captured guidance of a causal model": (
         lambda: sample(
-            AR(network(CausalTransformer, classes=3)), label=1, guidance=1.0, speed="captured"
+            AR(network(CausalTransformer, classes=3)), label=1, guidance=1.0, speed="cudagraph"
         ),
         "speed",
     ),
-    "NaN in captured logits": (lambda: sample(broken(), 2, speed="captured"), "logits"),
+    "NaN in captured logits": (lambda: sample(broken(), 2, speed="cudagraph"), "logits"),
     "captured label without classes": (
-        lambda: sample(mdlm(), label=1, speed="captured"),
+        lambda: sample(mdlm(), label=1, speed="cudagraph"),
         "label",
     ),
     "no samples": (lambda: sample(mdlm(), 0), "count"),
@@ -236,7 +237,7 @@ TABLE = {
     "temperature beyond float32": (lambda: sample(mdlm(), temperature=1e300), "temperature"),
     "temperature next to 0": (lambda: sample(mdlm(), temperature=1e-310), "temperature"),
     "temperature next to 0, captured": (
-        lambda: sample(mdlm(), temperature=1e-310, speed="captured"),
+        lambda: sample(mdlm(), temperature=1e-310, speed="cudagraph"),
         "temperature",
     ),
     "temperature of a recipe next to 0": (
@@ -340,27 +341,27 @@ TABLE = {
         "method.schedule",
     ),
     "likelihood of vectors": (lambda: nelbo(ddpm(), TEXT), "method"),
-    "vectors of tokens": (lambda: generate(mdlm(), [2]), "model"),
-    "a shape that is a number": (lambda: generate(ddpm(), 2), "shape"),
-    "negative clip": (lambda: generate(ddpm(), [2], clip=-1.0), "clip"),
+    "vectors of tokens": (lambda: sample_ddpm(mdlm(), [2]), "model"),
+    "a shape that is a number": (lambda: sample_ddpm(ddpm(), 2), "shape"),
+    "negative clip": (lambda: sample_ddpm(ddpm(), [2], clip=-1.0), "clip"),
     "guidance of vectors without a label": (
-        lambda: generate(labelled_ddpm(), [1, 4, 4], guidance=1.0),
+        lambda: sample_ddpm(labelled_ddpm(), [1, 4, 4], guidance=1.0),
         "label",
     ),
     "guidance of vectors without classes": (
-        lambda: generate(ddpm(), [2], label=1, guidance=1.0),
+        lambda: sample_ddpm(ddpm(), [2], label=1, guidance=1.0),
         "guidance",
     ),
     "negative guidance of vectors": (
-        lambda: generate(labelled_ddpm(), [1, 4, 4], label=1, guidance=-1.0),
+        lambda: sample_ddpm(labelled_ddpm(), [1, 4, 4], label=1, guidance=-1.0),
         "guidance",
     ),
     "guidance of vectors in words": (
-        lambda: generate(labelled_ddpm(), [1, 4, 4], label=1, guidance="strong"),
+        lambda: sample_ddpm(labelled_ddpm(), [1, 4, 4], label=1, guidance="strong"),
         "guidance",
     ),
     "large variances of DDIM": (
-        lambda: generate(ddpm(), [2], eta=0.0, variance="large"),
+        lambda: sample_ddpm(ddpm(), [2], eta=0.0, variance="large"),
         "variance",
     ),
     "a loss of a tensor": (lambda: mdlm().loss(TEXT, Noise.for_batch(0, 2)), "batch"),

@@ -152,34 +152,34 @@ class BlockDiffusion(nn.Module, TextMethod, Denoiser):
         self.network(block, queries=nothing, scalar=levels, label=label, caches=caches)
 
 
-def block_by_block(session, canvas, *, steps: int | None = None):
+def block_by_block(context, state, *, steps: int | None = None):
     """Blocks from left to right, each in so many steps (one token at each unless given)."""
-    model, (batch, length) = session.model, canvas.tokens.shape
-    gap = canvas.revealed[:, 1:] & ~canvas.revealed[:, :-1]
+    model, (batch, length) = context.model, state.tokens.shape
+    gap = state.revealed[:, 1:] & ~state.revealed[:, :-1]
     require(not bool(gap.any()), "prompt", "a known token follows a blank", "use another sampler")
     caches, size = model.network.new_caches(batch), model.block_length
     for start in range(0, length, size):
         part = slice(start, min(start + size, length))
-        place = torch.arange(part.start, part.stop, device=canvas.tokens.device)[None]
-        keys = session.noise.uniform(Purpose.ORDER, 0, place)
-        hidden = canvas.remaining[:, part]
+        place = torch.arange(part.start, part.stop, device=state.tokens.device)[None]
+        keys = context.noise.uniform(Purpose.ORDER, 0, place)
+        hidden = state.remaining[:, part]
         rank = keys.masked_fill(~hidden, torch.inf).argsort(-1).argsort(-1)
         count = hidden.sum(-1, keepdim=True).clamp(min=1)
         number = size if steps is None else steps
         due = torch.where(hidden, rank * number // count, -1)
         for step in due[due >= 0].unique().tolist():
             rows, inside = (due == step).nonzero(as_tuple=True)
-            unknown = canvas.remaining[:, part]
+            unknown = state.remaining[:, part]
             with torch.no_grad():
                 log_probs = model.within(
-                    canvas.tokens[:, part], unknown, rows, inside, caches, session.label
+                    state.tokens[:, part], unknown, rows, inside, caches, context.label
                 )
             positions = inside + start
-            canvas.write(rows, positions, session.draw(log_probs, 0, rows, positions))
-            session.report(start + step, None, canvas, rows, positions)
+            state.write(rows, positions, context.draw(log_probs, 0, rows, positions))
+            context.report(start + step, None, state, rows, positions)
         with torch.no_grad():
-            model.finish(canvas.tokens[:, part], caches, session.label)
-    return canvas.tokens
+            model.finish(state.tokens[:, part], caches, context.label)
+    return state.tokens
 
 
 if __name__ == "__main__":

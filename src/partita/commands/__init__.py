@@ -139,7 +139,7 @@ def _answered(words: Sequence[str]) -> int:
         if any(text in str(error) for text in _NO_COMPILER):
             return _refused(
                 "compiler: there is no working C++ compiler, which compiled code needs; install "
-                "one, such as g++, or do without --speed compiled and --run.compile"
+                "one, such as g++, or do without --speed compile and --run.compile"
             )
         if isinstance(error, RuntimeError) and not any(text in str(error) for text in _TOO_LARGE):
             raise

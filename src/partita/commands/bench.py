@@ -16,6 +16,7 @@ from partita.commands.parsing import add_options, make_parser, parse
 from partita.commands.terminal import Terminal, print_json, telling
 from partita.devices import choose_device
 from partita.errors import leaves, naming, require, require_int
+from partita.execution.choice import check_speed
 from partita.files.atomic import check_file, parents_made, write_whole
 from partita.networks.kind_options import KindOptions
 from partita.networks.kinds import options_for
@@ -28,7 +29,7 @@ from partita.studies.speed import Speed, race
 
 SUBJECTS = ("sampling", "training", "growth")
 USUAL = SUBJECTS[:2]
-SPEEDS = ("plain", "captured", "compiled")
+SPEEDS = ("eager", "cudagraph", "compile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Options:
     lengths: list[int] = field(default_factory=lambda: [512, 2048])
     """Lengths to train at, each with as many tokens in a batch as at network.length."""
     speeds: list[str] | None = None
-    """Some of plain, captured, compiled; plain on a CPU unless given, all of them on a GPU
+    """Some of eager, cudagraph, compile; eager on a CPU unless given, all of them on a GPU
     (of growth, the last alone)."""
     growth_lengths: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048, 4096, 8192])
     """Lengths to sample at; batch size and steps as above. An empty list leaves an axis out."""
@@ -87,7 +88,7 @@ class Options:
         known = f"known: {', '.join(SPEEDS)}"
         require(self.speeds != [], "--speeds", "is empty", known)
         for speed in self.speeds or ():
-            require(speed in SPEEDS, "--speeds", f"unknown name {speed!r}", known)
+            check_speed(speed, "--speeds", SPEEDS)
         for flag, names in (("subjects", self.subjects), ("--speeds", self.speeds or [])):
             twice = next((name for name in names if names.count(name) > 1), None)
             require(twice is None, flag, f"{twice!r} is there twice", "once is enough")
@@ -134,7 +135,7 @@ def options(words: Sequence[str]) -> Options:
         [
             "partita bench",
             "partita bench sampling --steps 16 --flops true",
-            "partita bench sampling --speeds '[plain,captured]'",
+            "partita bench sampling --speeds '[eager,cudagraph]'",
             "partita bench training --lengths '[1024]' --network.width 512 --network.heads 8",
             "partita bench --device cuda --network.width 768 --network.heads 12 --out speed.json",
             "partita bench growth --growth_lengths '[64,128,256]' --growth_batches '[]' "
@@ -150,8 +151,8 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     with naming({"device": "--device"}):
         device = choose_device(chosen.device)
-    alone = chosen.speeds == ["captured"] and "training" in (chosen.subjects or USUAL)
-    problem, remedy = "steps of training are captured on a GPU alone", "add plain or compiled"
+    alone = chosen.speeds == ["cudagraph"] and "training" in (chosen.subjects or USUAL)
+    problem, remedy = "steps of training are captured on a GPU alone", "add eager or compile"
     require(device.type == "cuda" or not alone, "--speeds", problem, f"{remedy}, or name subjects")
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
@@ -202,7 +203,7 @@ def _measured(
     """Yield the tables of one subject, each when it is ready."""
     network, rows = chosen.network, chosen.batch_size
     slow = device.type == "cpu" or chosen.partition.summarises
-    usual = ["plain"] if slow else [*SPEEDS]
+    usual = ["eager"] if slow else [*SPEEDS]
     speeds = tuple(chosen.speeds or usual)
     race_options: dict[str, Any] = {
         "turns": chosen.turns,
@@ -222,7 +223,7 @@ def _measured(
             setting = network, chosen.vocabulary, device, fixed, measured
             yield from grown(axis, numbers, *setting, **race_options)
     else:
-        trained = tuple(x for x in speeds if device.type == "cuda" or x != "captured")
+        trained = tuple(x for x in speeds if device.type == "cuda" or x != "cudagraph")
         for length in chosen.lengths:
             batch = max(1, rows * network.length // length)
             longer = replace(network, length=length)

@@ -27,7 +27,7 @@ from partita.evaluation.judging import (
     written,
 )
 from partita.evaluation.quality import entropy_nats
-from partita.execution.choice import SPEEDS
+from partita.execution.choice import check_speed
 from partita.files.atomic import check_file, parents_made, write_whole
 from partita.models.saved import tokenizer_files
 from partita.models.text_model import TextModel
@@ -57,7 +57,7 @@ class Options(Manner):
     batch_size: int = BATCH
     """Texts at a time. They do not depend on it, but tokens per second do."""
     speed: str = "auto"
-    """plain, captured, compiled or auto: as for partita sample."""
+    """eager, cudagraph, compile or auto: as for partita sample."""
     seed: int = 0
     """Seed of every draw: with the same one, models share their noise."""
     device: str = "auto"
@@ -87,8 +87,7 @@ class Options(Manner):
         if self.length is not None:
             require_int(self.length, "--length")
         require_int(self.batch_size, "--batch_size")
-        known = f"known: {', '.join(SPEEDS)}"
-        require(self.speed in SPEEDS, "--speed", f"unknown name {self.speed!r}", known)
+        check_speed(self.speed, "--speed")
         require_seed(self.seed, "--seed")
         same = self.picture is not None and self.picture == self.out
         require(not same, "--picture", "is the same file as --out", "name another")

@@ -68,7 +68,7 @@ class Drawing(Manner):
     """float32 or bfloat16. By default, masked models on a GPU run in the precision of their
     training, all else in float32."""
     speed: str | None = None
-    """plain, captured (a program of fixed shape, for GPUs), compiled (the same with compiled
+    """eager, cudagraph (a program of fixed shape, for GPUs), compile (the same with compiled
     blocks, for many texts), or auto."""
     count: int = 1
     """Number of texts or images."""

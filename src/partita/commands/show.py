@@ -58,15 +58,15 @@ def animated(console: Terminal, tokenizer: Tokenizer) -> Iterator[Callback]:
         growth = _Growth(tokenizer, frames, draw)
 
         def show(step: Step) -> None:
-            canvas = step.canvas
-            if canvas.lengths is not None or not canvas.settled:
+            state = step.state
+            if state.lengths is not None or not state.settled:
                 growth.show(step)
                 return
             new.update(step.positions[step.rows == 0].tolist())
-            goes_on = bool(canvas.remaining[0].any())
-            if not new or (goes_on and len(new) * frames < int(canvas.wanted[0].sum())):
+            goes_on = bool(state.remaining[0].any())
+            if not new or (goes_on and len(new) * frames < int(state.wanted[0].sum())):
                 return
-            frame = picture(tokenizer, canvas.tokens[0], canvas.revealed[0], new)
+            frame = picture(tokenizer, state.tokens[0], state.revealed[0], new)
             new.clear()
             draw(frame)
 
@@ -93,16 +93,16 @@ class _Growth:
 
     def show(self, step: Step) -> None:
         """Draw the text at evenly spaced steps; keep it at others, as it may be the last."""
-        if step.canvas.lengths is None:
-            self.waiting = self._changed(step.canvas.tokens[0])
+        if step.state.lengths is None:
+            self.waiting = self._changed(step.state.tokens[0])
         else:
-            self.waiting = self._grown(step, int(step.canvas.lengths[0]))
+            self.waiting = self._grown(step, int(step.state.lengths[0]))
         total = step.total or 1
         if step.index * self.frames // total < (step.index + 1) * self.frames // total:
             self.end()
 
     def _grown(self, step: Step, length: int) -> list[Part]:
-        tokens, shown = step.canvas.tokens[0, :length], step.canvas.revealed[0, :length]
+        tokens, shown = step.state.tokens[0, :length], step.state.revealed[0, :length]
         places = shown.nonzero()[:, 0].tolist()
         newest, older = set(step.positions[step.rows == 0].tolist()), iter(self.fresh)
         self.fresh = [place in newest or next(older, False) for place in places]

@@ -1,4 +1,4 @@
-"""A trained model in, a faster one out."""
+"""Distillation: train a student that needs fewer sampling steps than its teacher."""
 
 from partita.distillation.divergences import DIVERGENCES
 from partita.distillation.options import DistillationOptions

@@ -1,7 +1,7 @@
-"""How far a student's prediction is from a teacher's: one number for each token.
+"""Divergences between a student's and a teacher's predictions, one number per token.
 
-Both are log-probabilities over the same columns. A column that neither can take, such as the
-mask's, has no part in any of them.
+Both are log-probabilities over the same columns. A column to which both give probability 0, such
+as the mask's, is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def forward_kl(student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]) -> 
 
 
 def _kl(p: Tensor, q: Tensor) -> Float[Tensor, "N"]:
-    """KL(p || q). What p cannot be is left out before the product: its gradient is no number."""
+    """KL(p || q). Entries with p = 0 are masked before the product, whose gradient would be NaN."""
     p, q = _possible(p, q)
     gone = _impossible(p)
     return (p.exp() * (p.masked_fill(gone, 0) - q.masked_fill(gone, 0))).sum(-1)
@@ -41,7 +41,7 @@ def _kl(p: Tensor, q: Tensor) -> Float[Tensor, "N"]:
 def total_variation(
     student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]
 ) -> Float[Tensor, "N"]:
-    """Half the sum of what the probabilities differ by."""
+    """Half the sum of the absolute differences of probabilities."""
     return (student.exp() - teacher.exp()).abs().sum(-1) / 2
 
 
@@ -68,11 +68,11 @@ def _impossible(log_probs: Tensor) -> Bool[Tensor, "N V"]:
 
 
 def _possible(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with zeros where neither has mass, since -inf less -inf is no number."""
+    """Both with 0 in columns that both give probability 0, since -inf minus -inf is NaN."""
     neither = _impossible(student) & _impossible(teacher)
     return student.masked_fill(neither, 0), teacher.masked_fill(neither, 0)
 
 
 def _columns(student: Tensor, teacher: Tensor) -> Float[Tensor, "N"]:
-    """How many words of the vocabulary one of the two can take."""
+    """The number of columns to which at least one of the two gives a positive probability."""
     return (~(_impossible(student) & _impossible(teacher))).sum(-1).to(student.dtype)

@@ -15,11 +15,11 @@ class DistillationOptions:
     """Distillation: learn from a teacher, the model that training starts from."""
 
     round: int = 0
-    """Which round this run is, from 1 (`partita distill` counts them); 0 for no distillation."""
+    """The round of this run, from 1 (`partita distill` counts them); 0 for no distillation."""
     steps: int = 128
     """Sampling steps of the first round's teacher."""
     substeps: int = 2
-    """Steps of a teacher that a step of its student stands for."""
+    """Teacher steps that one step of the student replaces."""
     divergence: str = "reverse-kl"
     """forward-kl (teacher || student), reverse-kl (student || teacher), total-variation, mse (of
     probabilities), log-mse (of their logarithms)."""
@@ -37,15 +37,15 @@ class DistillationOptions:
 
     @property
     def reach(self) -> float:
-        """How far one step of this round's student goes."""
+        """The length of one step of this round's student, in time from 1 to 0."""
         return float(self.substeps**self.round) / self.steps
 
     @property
     def step_size(self) -> float:
-        """How far one step of this round's teacher goes."""
+        """The length of one step of this round's teacher."""
         return self.reach / self.substeps
 
     @property
     def student_steps(self) -> int:
-        """Sampling steps of this round's student, which goes from 1 to 0 as its teacher does."""
+        """The number of sampling steps of this round's student, from time 1 to 0."""
         return self.steps // int(self.substeps**self.round)

@@ -6,8 +6,8 @@ predicts in k of them. From a text hidden at time t the teacher takes k ancestra
     t_0 = t,  t_1 = t - dt,  ...,  t_k = t - k dt    (none below 0).
 
 The target of a hidden token is the teacher's prediction at the step in which the token is
-revealed, when the teacher has seen the tokens revealed before it; a token that is still hidden at
-t_k has the prediction of the last step. The student, which sees the text at t alone, minimises
+revealed, given the tokens revealed before it; a token that is still hidden at t_k has the
+prediction of the last step. The student reads only the text at t and minimizes
 
     E [ sum over hidden tokens of D(student(z_t), target) ]
 
@@ -15,12 +15,12 @@ without a weight. KL(teacher || student) leads to the mean of a state's targets,
 teacher) to their normalised geometric mean. In the next round the student is the teacher, and dt
 is k times as large: a round divides the number of sampling steps by k.
 
-A teacher is asked once about each hidden token: when a token is revealed does not depend on what
-it is, so every step asks for its own tokens alone, and the last one for all that are left. That is
-the paper's procedure at less cost; where t_k lies does not matter for it.
+The teacher is queried once for each hidden token: when a token is revealed does not depend on its
+value, so every step queries only its own tokens, and the last one all that are left. That is the
+paper's procedure at less cost, wherever t_k lies.
 
-Any method of the masked family whose network is not told the time can learn so. (One that is
-would need two answers to "what time is it": the student's step is longer than its teacher's.)
+Any method of the masked family can be distilled if its network is not conditioned on the time. (A
+network that is would need two times at once: the student's step is longer than its teacher's.)
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def reveal_plan(
     schedule: Schedule,
     v: Float64[Tensor, "B L"],
 ) -> Int64[Tensor, "B L"]:
-    """In which of the teacher's k steps from t each hidden token is asked for, by uniform numbers.
+    """In which of the teacher's k steps from t each hidden token is queried, by uniform numbers.
 
-    A token that is hidden at t jumps where alpha is uniform between alpha_t and 1, which is what
-    ancestral sampling draws from (`samplers/planned.py`).
+    A token that is hidden at t is revealed at an alpha that is uniform between alpha_t and 1, as in
+    ancestral sampling (`samplers/planned.py`).
     """
     jump = schedule.alpha(t)[:, None] + schedule.one_minus_alpha(t)[:, None] * v
     plan = torch.zeros_like(v, dtype=torch.int64)
@@ -78,44 +78,44 @@ def teacher_targets(
     substeps: int,
     layout: Layout = DENSE,
 ) -> Float[Tensor, "N V"]:
-    """What the teacher predicts of each hidden token (row by row) in the step that asks for it.
+    """The teacher's prediction of each hidden token (row by row) in the step that queries it.
 
-    `u` are the uniform numbers by which it draws the tokens of all steps but the last.
+    `u` are the uniform numbers with which it draws the tokens of all steps but the last.
     """
     tokens, revealed = tokens.clone(), ~hidden
-    number = (hidden.flatten().cumsum(0) - 1).view_as(plan)  # of a hidden token in the answer
-    answers: list[Tensor] = []
-    places: list[Tensor] = []
+    number = (hidden.flatten().cumsum(0) - 1).view_as(plan)  # a hidden token's row in the result
+    predictions: list[Tensor] = []
+    indices: list[Tensor] = []
     for step in range(substeps):
         rows, positions = (hidden & (plan == step)).nonzero(as_tuple=True)
         if rows.numel() == 0:
             continue
-        answer = teacher.predict(tokens, revealed, rows, positions, None, label, layout=layout)
-        answers.append(answer)
-        places.append(number[rows, positions])
+        prediction = teacher.predict(tokens, revealed, rows, positions, None, label, layout=layout)
+        predictions.append(prediction)
+        indices.append(number[rows, positions])
         if step < substeps - 1:
-            tokens[rows, positions] = sample_categorical(answer, u[rows, positions])
+            tokens[rows, positions] = sample_categorical(prediction, u[rows, positions])
             revealed[rows, positions] = True
-    return _in_order(answers, places)
+    return _in_order(predictions, indices)
 
 
-def _in_order(answers: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
-    together = torch.cat(list(answers))
-    return torch.empty_like(together).index_copy_(0, torch.cat(list(places)), together)
+def _in_order(predictions: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
+    together = torch.cat(list(predictions))
+    return torch.empty_like(together).index_copy_(0, torch.cat(list(indices)), together)
 
 
 class Planned(NamedTuple):
-    """Hidden tokens, and in which of its steps a teacher is asked for each."""
+    """Hidden tokens, and the teacher's step in which each is queried."""
 
     hidden: Bool[Tensor, "B L"]
     plan: Int64[Tensor, "B L"]
     u: Float64[Tensor, "B L"]
-    """The uniform numbers by which the teacher draws tokens."""
+    """The uniform numbers with which the teacher draws tokens."""
 
 
 @dataclass(frozen=True)
 class SDTT:
-    """One round: a student, its teacher, and the step that the student takes for several."""
+    """One round: a student learns to predict in one step what its teacher does in several."""
 
     student: MaskedMethod
     teacher: MaskedMethod
@@ -130,18 +130,19 @@ class SDTT:
         self.teacher.eval().requires_grad_(False)
 
     def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
-        """The divergence of hidden tokens, for the arguments of a method's own loss."""
+        """The divergence at hidden tokens, with the arguments of a method's own loss."""
         batch = check_batch(batch, self.student).padded_with(self.student.mask_id)
         schedule = self.teacher.schedule
         t = positive_time(even_times(noise, step, batch.size))
         hidden = hide_independently(schedule.one_minus_alpha(t), batch.real, noise, step)
-        places = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
-        plan = reveal_plan(t, self.options, schedule, noise.uniform(Purpose.ORDER, step, places))
-        u = noise.uniform(Purpose.TOKEN, step, places)
+        positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
+        v = noise.uniform(Purpose.ORDER, step, positions)
+        plan = reveal_plan(t, self.options, schedule, v)
+        u = noise.uniform(Purpose.TOKEN, step, positions)
         return self.loss_given(batch, Planned(hidden, plan, u))
 
     def loss_given(self, batch: Batch, drawn: Planned) -> Loss:
-        """The divergence for tokens that are already hidden, and a plan that is already made."""
+        """The divergence for given hidden tokens and a given plan."""
         (hidden, plan, u), layout = drawn, batch.layout()
         queries = Queries(*hidden.nonzero(as_tuple=True))
         seen = batch.tokens, ~hidden, *queries, None, batch.label
@@ -151,7 +152,7 @@ class SDTT:
             read = batch.tokens, hidden, plan, u, batch.label
             target = teacher_targets(
                 self.teacher, *read, substeps=self.options.substeps, layout=layout
-            ).clone()  # outside of inference mode, as autograd wants it
+            ).clone()  # a copy outside of inference mode, which autograd needs
         found = DIVERGENCES[self.options.divergence](guess, target)
         nats = found.new_zeros(hidden.shape).index_put(queries, found)
         count = batch.real.sum()
@@ -159,11 +160,11 @@ class SDTT:
 
 
 def check_student(method: object) -> None:
-    """Refuse a method that cannot learn from its own later steps."""
+    """Raise an InputError for a method that cannot be distilled."""
     name = type(method).__name__
     known = "distil one of mdlm, md4 (with method.conditioning none), mdlm-complementary, pgm"
     masked = isinstance(method, MaskedMethod)
     require(masked, "teacher", f"{name} is no masked model of texts of given length", known)
-    told = isinstance(method, MaskedMethod) and method.timed
+    timed = isinstance(method, MaskedMethod) and method.timed
     problem = f"the network of this {name} is told the time, and a student's steps are longer"
-    require(not told, "teacher", problem, known)
+    require(not timed, "teacher", problem, known)

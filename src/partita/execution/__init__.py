@@ -1,1 +1,1 @@
-"""The same numbers, sooner: steps of samplers and of training as captured or compiled programs."""
+"""Fast execution with the same results: captured and compiled steps of sampling and training."""

@@ -1,12 +1,12 @@
-"""A step's forward and backward pass as one graph of kernels, captured once and then replayed.
+"""The forward and backward pass of a training step as one CUDA graph, captured and replayed.
 
-Launched one by one by Python, the kernels of a network of modest size keep a GPU waiting. Batches
-of a run are alike, so the launches can be recorded. What differs lies in memory that the graph
-reads: tokens, labels, and the number of the step, which says what is drawn. Gradients are written
-to the same memory each time. No Python of a loss runs in a replay.
+A GPU waits for Python to launch the kernels of a small network one by one. The batches of a run
+have one shape, so the launches can be recorded in a graph. The graph reads what differs from fixed
+memory: tokens, labels, and the index of the step, which addresses the noise. It writes gradients to
+the same memory each time. A replay runs no Python code of the loss.
 
-On a CPU there is nothing to record: a replay does the same work again, out of the same memory. It
-gains nothing there, but shows that a step finds all that it needs in that memory.
+On a CPU nothing is recorded: a "replay" runs the same work again on the same memory. That is no
+faster, but tests that a step finds everything it needs in that memory.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from partita.contracts.batch import Batch
 from partita.errors import InputError
 
-WARM_UPS = 3  # before a capture: compilation, and what libraries set up for themselves
+WARM_UPS = 3  # before a capture, so that compilation and set-up of libraries are done
 
 Work = Callable[[Batch, Int64[Tensor, ""]], Float[Tensor, ""]]
-"""Adds the gradients of a batch at the step whose number is there; a loss to look at."""
+"""Computes the gradients of a batch at a step, and returns the loss for display."""
 
 
 class CapturedPass:
-    """The passes of a module over batches of one shape."""
+    """The forward and backward pass of a module over batches of one shape."""
 
     def __init__(self, work: Work, module: nn.Module, example: Batch) -> None:
         device = example.tokens.device
@@ -45,7 +45,7 @@ class CapturedPass:
         self._replay = self._recorded(work) if device.type == "cuda" else partial(self._try, work)
 
     def _recorded(self, work: Work) -> Callable[[], Float[Tensor, ""]]:
-        """The work as a graph, which writes its loss and gradients to the same memory each time."""
+        """Capture the work as a graph that writes its loss and gradients to fixed memory."""
         device = self.batch.tokens.device
         stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
@@ -54,10 +54,10 @@ class CapturedPass:
                 self._try(work)
             with _not_waiting(type(self.module).__name__):
                 self._try(work)
-        # Gradients that are not there when the capture begins are written, not added to.
+        # Gradients that are None when the capture begins are written, not added to.
         self.module.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
-        # A thread that reads the next batch may pin memory meanwhile; it is no part of this.
+        # A thread that reads the next batch may pin memory meanwhile, hence "thread_local".
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             loss = work(self.batch, self.step)
         gradients = [parameter.grad for parameter in self.module.parameters()]
@@ -76,11 +76,11 @@ class CapturedPass:
 
     @staticmethod
     def fits(batch: Batch) -> bool:
-        """Whether a batch is alike to the others of its run: full rows."""
+        """Whether a batch has full rows, like the others of its run."""
         return batch.is_token is None and batch.given_layout is None and batch.ends is None
 
     def takes(self, batch: Batch) -> bool:
-        """Whether a batch has the shape of the one that was captured."""
+        """Whether a batch has the shape of the captured one."""
         return (
             self.fits(batch)
             and batch.tokens.shape == self.batch.tokens.shape
@@ -89,7 +89,7 @@ class CapturedPass:
         )
 
     def run(self, batch: Batch, step: int) -> Float[Tensor, ""]:
-        """Gradients of a batch, in place of those that are there; its loss."""
+        """Overwrite the gradients with those of a batch, and return its loss."""
         self.batch.tokens.copy_(batch.tokens)
         self.batch.rows.copy_(batch.rows)
         if self.batch.label is not None and batch.label is not None:
@@ -100,7 +100,7 @@ class CapturedPass:
 
 @contextmanager
 def _not_waiting(name: str) -> Iterator[None]:
-    """Waiting for the GPU is refused inside, in words; a capture would only break."""
+    """Turn a wait for the GPU inside into an InputError; a capture would fail obscurely."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

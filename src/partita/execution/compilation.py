@@ -1,7 +1,6 @@
-"""What of a network is compiled: its repeated parts, each by itself.
+"""Compile the repeated blocks of a network, each by itself.
 
-One block is compiled and the code serves them all, which takes seconds where a whole network takes
-minutes.
+All blocks share the compiled code of one, which takes seconds; a whole network takes minutes.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from partita.networks import attention
 from partita.parallel import blocks_of
 
 KEPT_ACTIVATIONS = 0.8
-"""The share of a block's activations that is kept for its gradient; the rest is computed twice.
+"""The share of a block's activations that is kept for its gradient; the rest is recomputed.
 
-What the compiler drops first is cheap to compute: on one H200, PGM with 12 blocks of 768 trains
+The compiler recomputes the cheapest first: on one H200, PGM with 12 blocks of 768 trains
 at 436,000 tokens/s in 16.8 GB with all of them, and at 405,000 in 13.3 GB with 0.8 of them.
 """
 
 
 def compile_parts(network: nn.Module, dynamic: bool | None = None) -> None:
-    """Compile the blocks of a network in place, and what a partition network has between them.
+    """Compile the blocks of a network in place, and the GroupSwap layer of a partition network.
 
-    With `dynamic`, for any number of tokens: for sampling, where it changes from step to step and
-    small things before the blocks count.
+    `dynamic` compiles for any number of tokens, and the small operations before the blocks too.
+    Sampling needs it, since the number of tokens changes from step to step.
     """
     parts = blocks_of(network)
     swap: Any = getattr(network, "swap", None)
@@ -46,9 +45,9 @@ def compile_parts(network: nn.Module, dynamic: bool | None = None) -> None:
 
 @functools.cache
 def _leave_out() -> None:
-    """Attention to packed tokens on a CPU stays as it is: its shapes change with every partition.
+    """Do not compile attention to packed tokens on a CPU: its shapes change with every partition.
 
-    (It is not marked where it is defined: the mark alone would load the compiler, for a second.)
+    (Marking it where it is defined would load the compiler on import, which takes a second.)
     """
     name = "_attend_on_cpu"
     setattr(attention, name, torch.compiler.disable(getattr(attention, name)))  # type: ignore[no-untyped-call]

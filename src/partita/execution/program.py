@@ -1,9 +1,9 @@
 """A sampler's step as a program of fixed shape: captured once, replayed for every step.
 
-All that changes from step to step lies in memory that the program reads: the tokens so far, the
-timetable, the uniforms, and the number of the step. Nothing is sent from the host and nothing is
-waited for. A graph of kernels has fixed sizes, so the number of tokens that a step reads is rounded
-up, to one of a few sizes that have a graph each; slots that hold nothing belong to no sequence.
+Everything that changes from step to step is in memory on the device: the tokens so far, the
+timetable, the uniform numbers, and the index of the step. So the host sends nothing and waits for
+nothing. A CUDA graph has fixed sizes, so the number of tokens that a step reads is rounded up to
+one of a few sizes, with one graph for each. Empty slots belong to no sequence.
 
 On a CPU the same step runs uncaptured, at its exact size.
 """
@@ -23,17 +23,17 @@ from partita.categorical import Decoding, sample_categorical
 from partita.execution.timetable import PackedSlots, Timetable
 from partita.methods.mdlm import subs
 
-SIZES = 32  # graphs for the lengths from nothing to everything
+SIZES = 32  # at most so many graphs for different numbers of tokens
 LEAST = 64  # slots of the smallest one
 WARM_UPS = 2
 
 Logits = Callable[[PackedSlots, PackedSlots, "GraphBuffers"], Tensor]
-"""Of what is queried, given what is visible."""
+"""Computes the logits of queried slots, given visible ones and the buffers."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is fixed in a graph."""
+    """The sizes that are fixed in a graph: how many slots a step reads and queries."""
 
     read: int
     queried: int
@@ -41,19 +41,19 @@ class Sizes:
 
 @dataclass
 class GraphBuffers:
-    """What a program reads and writes, at fixed addresses."""
+    """The tensors that a program reads and writes, at fixed addresses."""
 
     tokens: Int64[Tensor, "B_times_L_plus_1"]
-    """Row after row, and one more place, for what slots without a position write."""
+    """Row after row, and one more entry, to which empty slots write."""
     order: Int64[Tensor, "B L"]
     known: Int64[Tensor, "times B"]
     scalars: Float[Tensor, "times B"]
-    """The time or the noise level that the network reads at each step."""
+    """The time or noise level that conditions the network at each step."""
     uniforms: Float[Tensor, "B L"]
     label: Int64[Tensor, "B"]
     now: Int64[Tensor, "1"]
     broken: Int64[Tensor, "1"]
-    """How many predictions were no numbers."""
+    """How many predictions were invalid (NaN, infinite or without a possible token)."""
 
     @staticmethod
     def blank(batch: int, length: int, times: int, device: torch.device) -> GraphBuffers:
@@ -72,7 +72,7 @@ class GraphBuffers:
         )
 
     @property
-    def canvas(self) -> Int64[Tensor, "B L"]:
+    def by_row(self) -> Int64[Tensor, "B L"]:
         return self.tokens[:-1].view(self.order.shape)
 
     def set(
@@ -83,9 +83,9 @@ class GraphBuffers:
         scalars: Tensor | None,
         label: Tensor,
     ) -> None:
-        """Begin anew."""
+        """Fill the buffers for a new run."""
         steps = len(table.steps)
-        self.canvas.copy_(tokens)
+        self.by_row.copy_(tokens)
         self.order.copy_(table.order)
         self.known[: steps + 1].copy_(table.known)
         self.uniforms.copy_(uniforms)
@@ -97,9 +97,9 @@ class GraphBuffers:
 
 
 class Memory:
-    """What the graphs of a network work in, one after the other.
+    """The memory pool that all graphs of a network share, since they run one after the other.
 
-    Memory that a stream has left is free for the same stream alone: all are captured on one.
+    Freed memory can be reused on the same stream only, so all graphs are captured on one stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -110,14 +110,14 @@ class Memory:
 
 @dataclass
 class Program:
-    """The steps of one method, at one batch size and length.
+    """The sampling steps of one model, at one batch size and length.
 
-    It does not know the method itself: it is kept for as long as there is one.
+    It holds no reference to the model: programs are kept for as long as their model lives.
     """
 
     logits: Logits
     forbidden: int
-    """The mask, which is no token."""
+    """The id of the mask, which is never drawn."""
     buffers: GraphBuffers
     decoding: Decoding
     memory: Memory
@@ -125,9 +125,9 @@ class Program:
     graphs: dict[Sizes, torch.cuda.CUDAGraph] = field(default_factory=dict)
 
     def prepare(self, steps: Iterable[tuple[int, int]]) -> None:
-        """Capture what the steps will need, each of which reads and queries so many positions.
+        """Capture the graphs of steps, given as pairs (positions read, positions queried).
 
-        The largest comes first: the others fit into the memory that it left.
+        The largest is captured first, so that the others fit into its memory.
         """
         if not self.buffers.tokens.is_cuda:
             return
@@ -139,7 +139,7 @@ class Program:
                 self.graphs[sizes] = self._captured(sizes, wanted[sizes])
 
     def run(self, read: int, queried: int) -> None:
-        """One step that reads and queries so many positions, and has been prepared."""
+        """Run one prepared step that reads and queries so many positions."""
         if self.buffers.tokens.is_cuda:
             self.graphs[self._rounded(read, queried)].replay()
         else:
@@ -152,7 +152,7 @@ class Program:
         return Sizes(max(1, -(-read // unit)) * unit, max(1, -(-queried // few)) * few)
 
     def _captured(self, sizes: Sizes, number: int) -> torch.cuda.CUDAGraph:
-        """Record a step of such sizes. A warm-up must not move the buffers: it is put back.
+        """Capture a step of these sizes; the buffers that a warm-up changes are restored.
 
         (`torch.cuda.graph` would collect garbage and empty caches each time, which takes longer
         than the capture itself.)
@@ -164,7 +164,7 @@ class Program:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                self.buffers.now.fill_(number)  # a step that needs no more than such sizes
+                self.buffers.now.fill_(number)  # a step that fits into these sizes
                 self._step(sizes)
             stream.synchronize()
             graph.capture_begin(self.memory.pool)
@@ -183,7 +183,7 @@ class Program:
         )
         with torch.autocast(
             buffers.tokens.device.type, enabled=False
-        ):  # the copy has its precision
+        ):  # the network copy already has the precision
             logits = self.logits(visible, queried, buffers)
             tokens, broken = self._draw(logits, buffers.uniforms[queried.rows, queried.positions])
         after = self._fused(_record)
@@ -198,7 +198,7 @@ class Program:
         )
 
     def _fused(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Many small kernels as a few, if the program is compiled."""
+        """Fuse many small kernels into a few, if the program is compiled."""
         return _fused(work) if self.compiled else work
 
     def _draw(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,7 +221,7 @@ def _slots(
     read: int,
     queried: int,
 ) -> tuple[PackedSlots, PackedSlots]:
-    """What the step reads, and what it queries."""
+    """The slots that the step reads, and those that it queries."""
     begin, end = known[now][0], known[now + 1][0]
     nothing = torch.zeros_like(begin)
     return PackedSlots.of(order, nothing, begin, read), PackedSlots.of(order, begin, end, queried)
@@ -236,7 +236,7 @@ def _record(
     drawn: Int64[Tensor, "N"],
     bad: Bool[Tensor, "N"],
 ) -> None:
-    """Write what was drawn, and go on to the next step."""
+    """Write the drawn tokens, and advance to the next step."""
     where = torch.where(queried.real, queried.rows * length + queried.positions, tokens.numel() - 1)
     tokens.index_put_((where,), drawn)
     broken.add_((bad & queried.real).sum())

@@ -1,9 +1,9 @@
-"""Planned samplers as captured programs: which models have one, and how it is kept.
+"""Planned samplers as captured programs: which models have one, and how it is cached.
 
-`reveal` gives what `reveal_as_planned` gives: the same tokens for the same noise, up to rounding.
-A program is made for a batch size, a length and a way of decoding, and kept with its model: the
-first run of a kind pays for the capture, later ones do not. Its network is an inference copy of the
-model's in the precision of the run, whose weights are brought up to date before each run.
+`reveal` does what `reveal_as_planned` does: the same tokens for the same noise, up to rounding.
+A program is made for a batch size, a length and decoding settings, and cached with its model, so
+only the first such run pays for the capture. Its network is an inference copy of the model's, in
+the precision of the run; the weights are copied again before each run.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from partita.methods.masked_method import MaskedMethod
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
 from partita.randomness import Purpose
-from partita.samplers.base import Session
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext
 from partita.samplers.guided_models import GuidedDenoiser
+from partita.samplers.state import SamplerState
 
-KEPT = 8  # programs of a model
-SUMMARIES = ("mean", "logsumexp")  # queries that read all of a sequence, slots without a token too
+KEPT = 8  # cached programs per model
+SUMMARIES = ("mean", "logsumexp")  # queries that would read empty slots too
 
 
 @dataclass
@@ -67,44 +67,44 @@ def has_program(model: object) -> bool:
 
 
 def reveal(
-    session: Session[Any],
-    canvas: Canvas,
+    context: SamplingContext[Any],
+    state: SamplerState,
     plan: Int64[Tensor, "B L"],
     visible: Float64[Tensor, "B L"],
     steps: int,
     *,
     compiled: bool = False,
 ) -> Int64[Tensor, "B L"]:
-    """Reveal every position at the step that the plan names."""
-    model, guidance = _unwrapped(session.model)
-    seen = canvas.revealed & (canvas.tokens != model.mask_id)
+    """Reveal every position at the step that the plan gives for it."""
+    model, guidance = _unwrapped(context.model)
+    seen = state.revealed & (state.tokens != model.mask_id)
     table = Timetable.of(plan, seen, visible, steps)
-    label = _labels(model, session.label, plan)
+    label = _labels(model, context.label, plan)
     with (
         torch.no_grad(),
-        _program(model, guidance, canvas, len(table.steps), session.decoding, compiled) as program,
+        _program(model, guidance, state, len(table.steps), context.decoding, compiled) as program,
     ):
         where = torch.arange(plan.shape[1], device=plan.device)[None]
         program.buffers.set(
-            torch.where(seen, canvas.tokens, model.mask_id),
+            torch.where(seen, state.tokens, model.mask_id),
             table,
-            session.noise.uniform(Purpose.TOKEN, 0, where),
+            context.noise.uniform(Purpose.TOKEN, 0, where),
             _scalars(model, table),
             label,
         )
-        # A network of masks reads the whole canvas at every step: one size will do.
+        # A network of masks reads all positions at every step: one size will do.
         reads = table.read if model.partitions else [0] * len(table.read)
         sizes = dict(zip(table.steps, zip(reads, table.queried, strict=True), strict=True))
         program.prepare(sizes.values())
-        before = canvas.copy() if session.callback is not None else None
+        before = state.copy() if context.callback is not None else None
         for step in range(steps):
             if step in sizes:
                 program.run(*sizes[step])
             if before is not None:
                 rows, positions = (plan == step).nonzero(as_tuple=True)
-                before.write(rows, positions, program.buffers.canvas[rows, positions])
-                session.report(step, steps, before, rows, positions)
-        canvas.tokens.copy_(torch.where(plan >= 0, program.buffers.canvas, canvas.tokens))
+                before.write(rows, positions, program.buffers.by_row[rows, positions])
+                context.report(step, steps, before, rows, positions)
+        state.tokens.copy_(torch.where(plan >= 0, program.buffers.by_row, state.tokens))
         broken = int(program.buffers.broken)
     require(
         not broken,
@@ -112,19 +112,19 @@ def reveal(
         "a prediction holds a NaN, an infinity or no possible token",
         "the network's weights or inputs are broken",
     )
-    canvas.revealed |= plan >= 0
-    return canvas.tokens
+    state.revealed |= plan >= 0
+    return state.tokens
 
 
 def _unwrapped(model: Any) -> tuple[Any, GuidanceSpec | None]:  # noqa: ANN401 - whatever it is
-    """A model, and its guidance if it has any."""
+    """Split a guided model into the model and its guidance; None without guidance."""
     if not isinstance(model, GuidedDenoiser):
         return model, None
     return model.model, GuidanceSpec(model.weight, model.share_of_weight)
 
 
 def _scalars(model: MaskedMethod, table: Timetable) -> Tensor | None:
-    """The time or the noise level that the network reads, for each step and row."""
+    """The time or noise level that conditions the network, for each step and row."""
     if not model.timed:
         return None
     scalar = model.scalar(model.schedule.inverse(table.shares.flatten()))
@@ -132,7 +132,7 @@ def _scalars(model: MaskedMethod, table: Timetable) -> Tensor | None:
 
 
 def _labels(model: MaskedMethod, label: Tensor | None, plan: Tensor) -> Tensor:
-    """The labels, or the number that stands for none."""
+    """The labels, or the id of "no label"."""
     classes = model.network.config.classes
     require(label is None or classes > 0, "label", "this network has no class labels")
     return torch.full_like(plan[:, 0], classes) if label is None else label
@@ -145,32 +145,32 @@ def _labels(model: MaskedMethod, label: Tensor | None, plan: Tensor) -> Tensor:
 def _program(
     model: MaskedMethod,
     guidance: GuidanceSpec | None,
-    canvas: Canvas,
+    state: SamplerState,
     steps: int,
     decoding: Decoding,
     compiled: bool,
 ) -> Iterator[Program]:
-    """A program that nobody else has meanwhile: a callback may sample from the same model."""
-    held = _programs(model, canvas.tokens.device, compiled)
-    batch, length = canvas.tokens.shape
+    """Take a program from the cache while it runs: a callback may sample from the same model."""
+    held = _programs(model, state.tokens.device, compiled)
+    batch, length = state.tokens.shape
     times = 1 << steps.bit_length()
     key = (batch, length, times, decoding, guidance)
     program = held.programs.pop(key, None)
     if program is None:
         with torch.inference_mode(False):
-            buffers = GraphBuffers.blank(batch, length, times, canvas.tokens.device)
+            buffers = GraphBuffers.blank(batch, length, times, state.tokens.device)
         forward = StepForward(model.timed, held.network, held.head, guidance)
         program = Program(forward, model.mask_id, buffers, decoding, held.memory, compiled)
     try:
         yield program
     finally:
-        held.programs[key] = program  # the last to be dropped
+        held.programs[key] = program  # newest entry: dropped last
         while len(held.programs) > KEPT:
             held.programs.pop(next(iter(held.programs)))
 
 
 def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> KeptPrograms:
-    """The copy for this precision, with the newest weights where its graphs expect them."""
+    """The copy for this precision, with the current weights at the addresses of its graphs."""
     half = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if half else None
     network: Any = model.network
@@ -179,7 +179,9 @@ def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Kept
     copies = _KEPT.setdefault(model, {})
     held = copies.get((dtype, compiled))
     if held is None or held.form != form:
-        with torch.inference_mode(False):  # what is made inside could not be written to outside
+        with torch.inference_mode(
+            False
+        ):  # tensors made in inference mode cannot be written outside
             copied = _inference_copy(network, dtype, compiled)
             held = KeptPrograms(copied, pad_in_place(copied.head), form, Memory(device))
         copies[dtype, compiled] = held

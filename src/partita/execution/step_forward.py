@@ -1,4 +1,4 @@
-"""The network in a captured step: logits at some positions, given what is visible."""
+"""The network in a captured step: logits at queried positions, given the visible tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GuidanceSpec:
 
 @dataclass(frozen=True)
 class StepForward:
-    """Visible and queried positions of a step to logits. Under guidance, both passes are one."""
+    """Maps visible and queried slots to logits; guidance runs both passes as one batch."""
 
     timed: bool
     network: Transformer | PartitionTransformer
@@ -48,19 +48,19 @@ class StepForward:
         self, visible: PackedSlots, queried: PackedSlots, buffers: GraphBuffers
     ) -> Float[Tensor, "N V"]:
         if self.guidance is None:
-            vectors = self._vectors(buffers.canvas, visible, queried, buffers, buffers.label)
+            vectors = self._vectors(buffers.by_row, visible, queried, buffers, buffers.label)
             return self._logits(vectors)
-        nobody = torch.full_like(buffers.label, self.network.config.classes)
+        no_label = torch.full_like(buffers.label, self.network.config.classes)
         both = self._vectors(
-            torch.cat([buffers.canvas, buffers.canvas]),
+            torch.cat([buffers.by_row, buffers.by_row]),
             visible.twice(len(buffers.label)),
             queried.twice(len(buffers.label)),
             buffers,
-            torch.cat([buffers.label, nobody]),
+            torch.cat([buffers.label, no_label]),
         )
         conditional, unconditional = self._logits(both).chunk(2)
         weight = self.guidance.weights(buffers)[queried.rows, None].to(conditional.dtype)
-        # Normalised or not, the mixture of logits is that of log-probabilities up to a constant.
+        # The mixture of logits equals that of log-probabilities up to a constant.
         return mix(conditional, unconditional, weight, laws=False)
 
     def _vectors(
@@ -71,7 +71,7 @@ class StepForward:
         buffers: GraphBuffers,
         label: Tensor,
     ) -> Tensor:
-        """What the head reads."""
+        """The network's output vectors at the queried slots, before the head."""
         labels = label if self.network.config.classes else None
         if isinstance(self.network, PartitionTransformer):
             return self._of_visible(self.network, tokens, visible, queried, labels)
@@ -94,9 +94,9 @@ class StepForward:
         queried: PackedSlots,
         label: Tensor | None,
     ) -> Tensor:
-        """A partition network reads what is visible, and nothing else.
+        """The vectors of a partition network, which reads visible tokens only.
 
-        Slots that hold nothing point at hidden tokens, whose mask is none of the network's ids.
+        Empty slots point at hidden tokens; their mask is not an id of the network, hence the clamp.
         """
         batch, length = tokens.shape
         return network.vectors(
@@ -108,7 +108,7 @@ class StepForward:
         )
 
     def _logits(self, vectors: Tensor) -> Tensor:
-        """Of half precision, products leave their float32 sums as they are."""
+        """Logits in float32; in half precision the products keep their float32 sums."""
         head = self.network.head
         if vectors.is_cuda and vectors.dtype in (torch.float16, torch.bfloat16):
             logits = torch.mm(vectors, self.head.T, out_dtype=torch.float32)

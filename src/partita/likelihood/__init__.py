@@ -1,1 +1,1 @@
-"""Likelihood of a model that is handed in: bounds, and exact values."""
+"""Likelihood of a given model: bounds, and exact values."""

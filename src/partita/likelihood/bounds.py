@@ -1,4 +1,4 @@
-"""Likelihood: bounds with their Monte-Carlo error (exact values: `enumeration.py`)."""
+"""Likelihood bounds with their Monte Carlo error (for exact values see `enumeration.py`)."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def nelbo(
     groups: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Estimate:
-    """The negative evidence lower bound of some sequences; for AR the exact value, without error.
+    """Estimate the negative evidence lower bound of some sequences; for AR the exact value.
 
     Each replicate visits every sequence once with one low-discrepancy set of times, scattered over
     the sequences; replicates are independent, so their spread gives the standard error.
-    `corruption` is "continuous", "discrete" or "subset" (or such an object): the method's own, if
-    that is a bound, unless another is given.
+    `corruption` is "continuous", "discrete", "subset" or a `Corruption`; the default is the
+    method's own, if that gives a bound.
     A partition method (pgm, mdlm-complementary) predicts both groups of each partition, which
     lowers the error; `groups=1` predicts one, as MDLM does. Both estimate the same bound.
     `is_token` is False for padding, which does not count, and which no other token reads.
-    `progress` is told how much of the work is done, from 0 to 1.
+    `progress` is called with the share of the work that is done, from 0 to 1.
     """
     kind, fits = type(method).__name__, isinstance(method, TextMethod)
     remedy = "a loaded model has a `method`; DDPM has a `bound` of its own"
@@ -74,9 +74,9 @@ def replicate_nats(
     progress: Callable[[float], None] | None = None,
     **choices: Any,
 ) -> Float64[Tensor, "replicates"]:
-    """The nats of all sequences together, once for each replicate (but one for an exact method).
+    """The nats of all sequences together, for each replicate (an exact method has one).
 
-    `choices` go to the method's loss. Sequences may be empty, if the method gives those a chance.
+    `choices` go to the method's loss. Sequences may be empty if the method gives them a likelihood.
     """
     require_int(batch_size, "batch_size")
     labels = as_labels(label, tokens.shape[0], tokens.device)
@@ -97,7 +97,7 @@ def replicate_nats(
 
 
 def require_finite(nats: Float64[Tensor, "..."]) -> None:
-    """Refuse what a broken model says of texts: one number that is none spoils every mean."""
+    """Raise an InputError if a broken model gave NaN or infinity, which would spoil every mean."""
     total = float(nats.sum())
     problem = f"it needs {total} nats for what it is asked, since its outputs overflow"
     remedy = "take an earlier checkpoint, or train with a lower training.learning_rate"
@@ -105,11 +105,11 @@ def require_finite(nats: Float64[Tensor, "..."]) -> None:
 
 
 def scattered(count: int) -> Int64[Tensor, "{count}"]:
-    """0 to n - 1 in an order in which neighbours lie far apart: multiples of about n / 1.618.
+    """A permutation of 0 to n - 1 that separates neighbors: multiples of about n / 1.618.
 
-    The times of a replicate rise with the number of a sequence. A text is harder in some parts
-    than in others, and where its sequences were numbered as they follow each other, one replicate
-    would hide many tokens of a hard part and the next one few.
+    The times of a replicate rise with the number of a sequence, and a text is harder in some parts
+    than in others. With consecutive numbers, one replicate would hide many tokens of a hard part
+    and the next one few.
     """
     stride = round(count * (math.sqrt(5) - 1) / 2)
     while math.gcd(stride, count) > 1:
@@ -118,7 +118,7 @@ def scattered(count: int) -> Int64[Tensor, "{count}"]:
 
 
 def standard_error(replicates: Float64[Tensor, "replicates"]) -> float:
-    """Of the mean of independent replicates; 0 for an exact value."""
+    """The standard error of the mean of independent replicates; 0 for an exact value."""
     count = len(replicates)
     return float(replicates.std()) / math.sqrt(count) if count > 1 else 0.0
 
@@ -126,7 +126,7 @@ def standard_error(replicates: Float64[Tensor, "replicates"]) -> float:
 def _choices(
     method: TextMethod, corruption: str | Corruption | None, groups: int | None
 ) -> dict[str, Any]:
-    """What a method's loss is told beside the batch."""
+    """The arguments of a method's loss beside the batch."""
     kind, chosen = type(method).__name__, dict[str, Any]()
     if isinstance(method, MaskedMethod):
         chosen["corruption"] = _bound_corruption(method, corruption)
@@ -144,7 +144,7 @@ def _choices(
 def _batches(
     method: TextMethod, tokens: Tensor, is_token: Tensor, labels: Tensor | None, size: int
 ) -> Iterator[Batch]:
-    """Consecutive rows, numbered as among all of them."""
+    """Batches of consecutive rows, with their numbers among all rows."""
     for start in range(0, len(tokens), size):
         rows = torch.arange(start, min(start + size, len(tokens)), device=tokens.device)
         real = is_token[rows]
@@ -159,7 +159,7 @@ def _batches(
 
 
 def apart(is_token: Tensor) -> Layout:
-    """Real tokens read real tokens alone; each run of padding is a document of its own."""
+    """A layout in which real tokens read only real tokens; each run of padding is a document."""
     if bool(is_token.all()):
         return DENSE
     return PackedLayout.of_documents(is_token != F.pad(is_token[:, 1:], (0, 1)))

@@ -1,4 +1,4 @@
-"""Likelihood of short sequences exactly, by enumeration: what bounds and samplers are tested by."""
+"""Exact likelihood of short sequences by enumeration, for testing bounds and samplers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from partita.errors import require
 from partita.methods.contracts import Denoiser
 from partita.samplers.front import evaluating
 
-EXACT_LENGTH = 16  # 2^L states are asked for: 65,536 at this length
+EXACT_LENGTH = 16  # 2^L states are queried: 65,536 at this length
 
 
 def exact_log_likelihood(
     model: Denoiser, tokens: Int64[Tensor, "L"], visible: Float64[Tensor, "times"] | None = None
 ) -> float:
-    """log p(x) of the model's own sampler, by dynamic programming over sets of revealed positions.
+    """log p(x) under the model's sampler, by dynamic programming over sets of revealed positions.
 
     Without `visible`: positions are revealed one at a time in random order (first-hitting, the
     any-order model). With `visible` = (alpha(t_0) = 0, ..., alpha(t_T) = 1): the ancestral sampler
-    on that grid. For models that are not told the time; the work grows as 2^L and 3^L.
+    on that grid. The model must not depend on the time; the work grows as 2^L and 3^L.
     """
     require(isinstance(tokens, Tensor), "tokens", f"must be a tensor, got {type(tokens).__name__}")
     require(tokens.ndim == 1, "tokens", f"must be one sequence, got shape {list(tokens.shape)}")

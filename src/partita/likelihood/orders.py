@@ -1,13 +1,13 @@
-"""Likelihood in one order, exactly: what texts cost that are written one token at a time.
+"""Exact likelihood in one order of generation, for masked models that write token by token.
 
-A masked model that reveals its tokens one after the other is an autoregressive model, whatever the
-order o is:
+A masked model that reveals its tokens one after the other is an autoregressive model in any order
+o:
 
     log p(x) = sum_i log p(x_o(i) | x_o(1), ..., x_o(i-1))
 
-That is the law of the sampler `ordered`. Every term is asked for, so there is nothing to estimate.
-The mean over all orders is the bound that `nelbo` estimates for a model that is not told the time
-(MD4, "masked diffusion as any-order autoregression"); single orders may cost less, or more.
+That is the distribution of the sampler `ordered`. Every term is computed, so nothing is estimated.
+The mean over all orders is the bound that `nelbo` estimates for a model that does not depend on the
+time (MD4, "masked diffusion as any-order autoregression"); single orders may cost less, or more.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from partita.methods.base import check_batch
 from partita.methods.contracts import Denoiser
 from partita.moved import old_keywords
 from partita.randomness import Noise
-from partita.samplers.canvas import Canvas
 from partita.samplers.front import as_labels, evaluating
 from partita.samplers.planned import Order, order_ranks
+from partita.samplers.state import SamplerState
 
 
 @old_keywords(valid="is_token")
@@ -43,20 +43,20 @@ def order_likelihood(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> Estimate:
-    """Nats per token of sequences that are written in an order; the network runs for every token.
+    """The exact nats per token of sequences generated in an order; one network call per token.
 
-    `order` is as for the sampler `ordered`: "left-to-right", "random" (each sequence its own, by
-    the seed), or all positions in the order in which they are revealed, for sequences of one
-    length. `is_token` is False for padding, which must come after tokens; `progress` is told how
-    much of the work is done, from 0 to 1.
+    `order` is as for the sampler `ordered`: "left-to-right", "random" (one per sequence, by the
+    seed), or all positions in the order in which they are revealed, for sequences of one length.
+    `is_token` is False for padding, which must come after tokens. `progress` is called with the
+    share of the work that is done, from 0 to 1.
     """
     require_ordered(model)
     assert isinstance(model, Denoiser)
     is_token = check_batch(Batch.of(tokens, is_token=is_token), model).real
     require_int(batch_size, "batch_size")
     lengths, labels = is_token.sum(-1), as_labels(label, tokens.shape[0], tokens.device)
-    places = torch.arange(tokens.shape[1], device=tokens.device)
-    first = bool((is_token == (places < lengths[:, None])).all())
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    first = bool((is_token == (positions < lengths[:, None])).all())
     require(first, "is_token", "has padding before tokens", "put the tokens of a row first")
     count, done, total = int(lengths.sum()), 0, torch.zeros((), dtype=torch.float64)
     require(count > 0, "is_token", "marks no token as real")
@@ -74,7 +74,7 @@ def order_likelihood(
 
 
 def require_ordered(model: object) -> None:
-    """Refuse a model that reveals no tokens, or reads in one order anyway."""
+    """Raise an InputError unless the model is a masked one, which can use any order."""
     require(
         isinstance(model, Denoiser),
         "order",
@@ -92,15 +92,15 @@ def _nats(
 ) -> Float64[Tensor, "B"]:
     """Nats of each sequence of a batch."""
     batch, length = tokens.shape
-    canvas = Canvas.blank(batch, length, model.mask_id, tokens.device)
-    ranks, rows = order_ranks(noise, canvas, order), torch.arange(batch, device=tokens.device)
+    state = SamplerState.blank(batch, length, model.mask_id, tokens.device)
+    ranks, rows = order_ranks(noise, state, order), torch.arange(batch, device=tokens.device)
     nats = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
     for step in range(length):
         positions = (ranks == step).long().argmax(-1)
         visible = torch.full((batch,), step / length, dtype=torch.float64, device=tokens.device)
         time = model.schedule.inverse(visible) if model.timed else None
-        log_probs = model.predict(canvas.tokens, canvas.revealed, rows, positions, time, label)
+        log_probs = model.predict(state.tokens, state.revealed, rows, positions, time, label)
         target = tokens[rows, positions]
         nats -= log_probs.double().gather(-1, target[:, None])[:, 0]
-        canvas.write(rows, positions, target)
+        state.write(rows, positions, target)
     return nats

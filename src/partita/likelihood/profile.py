@@ -1,10 +1,10 @@
-"""Where a masked model's bound comes from: the nats of a hidden token, by the share that is hidden.
+"""Profile of a masked model's bound: nats of a hidden token by the share of hidden tokens.
 
 With k of n tokens hidden at random, let c(k) be the mean nats of a hidden one. The bound per token
 is the mean of c(1), ..., c(n): reveal the tokens one by one in random order, and c(k) is what the
-next one costs. For a model that is told the time it is the integral over a in [0, 1] of the nats of
-hidden tokens, divided by n a, with each token hidden with probability a (MD4, section 2; a = 1 -
-alpha makes every schedule the same). Either way the bound is the area under the curve.
+next one costs. For a model that is conditioned on the time it is the integral over a in [0, 1] of
+the nats of hidden tokens, divided by n a, with each token hidden with probability a (MD4, section
+2; a = 1 - alpha makes every schedule the same). Either way the bound is the area under the curve.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEVELS = 16
 
 @dataclass(frozen=True)
 class Level:
-    """A range of shares of hidden tokens, and what a hidden one costs there."""
+    """A range of shares of hidden tokens, and the mean cost of a hidden token in it."""
 
     hidden_from: float
     hidden_to: float
@@ -54,7 +54,7 @@ def profile(
     label: int | Int64[Tensor, "N"] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Level]:
-    """The curve, in so many levels of equal width. Each replicate visits every sequence at each."""
+    """Measure the curve at levels of equal width; each replicate visits every sequence at each."""
     require_profiled(method)
     assert isinstance(method, MaskedMethod)
     is_token = check_batch(Batch.of(tokens, is_token=is_token), method).real
@@ -81,7 +81,7 @@ def profile(
 
 
 def require_profiled(method: object) -> None:
-    """Refuse a method whose bound is no such area."""
+    """Raise an InputError unless the method is a masked one, whose bound is such an area."""
     require(
         isinstance(method, MaskedMethod),
         "profile",
@@ -92,8 +92,8 @@ def require_profiled(method: object) -> None:
 
 def _shares(noise: Noise, step: int, level: int, levels: int) -> Float64[Tensor, "B"]:
     """A share of hidden tokens for each row, somewhere in the level."""
-    places = torch.zeros(1, 1, dtype=torch.int64, device=noise.samples.device)
-    return (level + noise.uniform(Purpose.TIME, step, places)[:, 0]) / levels
+    one = torch.zeros(1, 1, dtype=torch.int64, device=noise.samples.device)
+    return (level + noise.uniform(Purpose.TIME, step, one)[:, 0]) / levels
 
 
 def _nats(
@@ -106,8 +106,8 @@ def _nats(
     step: int,
 ) -> float:
     """n times the mean nats of a row's hidden tokens, over all rows of a batch."""
-    places = torch.arange(tokens.shape[1], device=tokens.device)[None]
-    u = noise.uniform(Purpose.MASK, step, places)
+    positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    u = noise.uniform(Purpose.MASK, step, positions)
     length = is_token.sum(-1)
     if method.timed:
         hidden = (u < share[:, None]) & is_token

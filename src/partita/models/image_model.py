@@ -97,7 +97,7 @@ class ImageModel(TrainedModel):
 
     def draft(self, step: Step) -> Pixels:
         """The images of a sampler's step; hidden pixels are gray."""
-        tokens, hidden = step.canvas.tokens, ~step.canvas.revealed
+        tokens, hidden = step.state.tokens, ~step.state.revealed
         pixels = self.decode(tokens.where(~hidden, 0))
         return pixels.masked_fill(self.covered(hidden, pixels.shape[2]).cpu(), GRAY)
 

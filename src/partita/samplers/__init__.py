@@ -1,7 +1,12 @@
 """Samplers: plain functions that turn a trained model into samples, one step at a time."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from partita.categorical import Decoding, sample_categorical
 from partita.contracts.prompt import Prompt
+from partita.moved import name_of_before
 from partita.samplers import (
     autoregressive,
     blocks,
@@ -13,18 +18,18 @@ from partita.samplers import (
     planned,
     score,
 )
-from partita.samplers.base import SAMPLERS, Callback, Session, Step
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SAMPLERS, Callback, SamplingContext, Step
 from partita.samplers.front import sample
 from partita.samplers.guided_models import guided
+from partita.samplers.state import SamplerState
 
 __all__ = [
     "SAMPLERS",
     "Callback",
-    "Canvas",
     "Decoding",
     "Prompt",
-    "Session",
+    "SamplerState",
+    "SamplingContext",
     "Step",
     "autoregressive",
     "blocks",
@@ -39,3 +44,8 @@ __all__ = [
     "sample_categorical",
     "score",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)

@@ -8,15 +8,17 @@ from torch import Tensor
 
 from partita.errors import require
 from partita.methods.contracts import CausalModel
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
+from partita.samplers.state import SamplerState
 
 
 @sampler("autoregressive", family="causal", default=True)
-def autoregressive(session: Session[CausalModel], canvas: Canvas) -> Int64[Tensor, "B L"]:
-    """One token after the other. The known tokens must be a prefix, which may differ by row."""
-    model, revealed = session.model, canvas.revealed
-    length, device = canvas.tokens.shape[1], canvas.tokens.device
+def autoregressive(
+    context: SamplingContext[CausalModel], state: SamplerState
+) -> Int64[Tensor, "B L"]:
+    """Sample from left to right. Known tokens must be a prefix; its length may differ by row."""
+    model, revealed = context.model, state.revealed
+    length, device = state.tokens.shape[1], state.tokens.device
     require(
         not bool((revealed[:, 1:] & ~revealed[:, :-1]).any()),
         "prompt",
@@ -24,16 +26,16 @@ def autoregressive(session: Session[CausalModel], canvas: Canvas) -> Int64[Tenso
         "use a masked model to fill blanks",
     )
     common = int(revealed.sum(-1).min())
-    read = model.shifted(canvas.tokens)[:, : common + 1]
-    caches = model.new_caches(canvas.batch)
-    rows = torch.arange(canvas.batch, device=device)
+    read = model.shifted(state.tokens)[:, : common + 1]
+    caches = model.new_caches(state.batch)
+    rows = torch.arange(state.batch, device=device)
     for position in range(common, length):
         with torch.no_grad():
-            log_probs = model.following(read, caches, session.label)
+            log_probs = model.following(read, caches, context.label)
         positions = torch.full_like(rows, position)
-        tokens = session.draw(log_probs, 0, rows, positions)
+        tokens = context.draw(log_probs, 0, rows, positions)
         new = ~revealed[:, position]
-        canvas.write(rows[new], positions[new], tokens[new])
-        session.report(position - common, length - common, canvas, rows[new], positions[new])
-        read = canvas.tokens[:, position : position + 1]
-    return canvas.tokens
+        state.write(rows[new], positions[new], tokens[new])
+        context.report(position - common, length - common, state, rows[new], positions[new])
+        read = state.tokens[:, position : position + 1]
+    return state.tokens

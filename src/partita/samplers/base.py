@@ -1,11 +1,12 @@
-"""What samplers share: one run's session, its callback, and the registry of samplers."""
+"""What all samplers share: the context of a run, callbacks, and the registry of samplers."""
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical
 from partita.methods.contracts import Denoiser, Model
+from partita.moved import name_of_before
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
-from partita.samplers.canvas import Canvas
+from partita.samplers.state import SamplerState
 
 M = TypeVar("M")
 
@@ -27,16 +29,16 @@ class Sampler:
     family: str
     run: Callable[..., Tensor]
     planned: bool = False
-    """Whether it knows when each position is revealed before it looks at the model."""
+    """Whether it fixes when each position is revealed before it calls the model."""
     default: bool = False
-    """Whether its family is sampled by it unless another one is named."""
+    """Whether it is the default of its family."""
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler")
 
 
 def default_sampler(family: str) -> str:
-    """The sampler of a family of methods, unless another one is named."""
+    """The name of the default sampler of a family of methods."""
     (name,) = (n for n in SAMPLERS if SAMPLERS[n].family == family and SAMPLERS[n].default)
     return name
 
@@ -47,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def sampler(
     name: str, family: str, *, planned: bool = False, default: bool = False
 ) -> Callable[[F], F]:
-    """Decorator that registers a function (session, canvas, options) as a sampler."""
+    """Decorator that registers a function (context, state, options) as a sampler."""
 
     def add(function: F) -> F:
         SAMPLERS.register(name)(Sampler(family, function, planned, default))
@@ -58,44 +60,50 @@ def sampler(
 
 @dataclass(frozen=True)
 class Step:
-    """What a callback sees after each step: a copy of the canvas, and what was just revealed."""
+    """What a callback receives after each step: a copy of the state, and what was just revealed."""
 
     index: int
     total: int | None
-    canvas: Canvas
+    state: SamplerState
     rows: Int64[Tensor, "N"]
     positions: Int64[Tensor, "N"]
+
+    @property
+    def canvas(self) -> SamplerState:
+        """The old name of `state`, for one version."""
+        warnings.warn("Step.canvas is Step.state now", DeprecationWarning, stacklevel=2)
+        return self.state
 
 
 Callback = Callable[[Step], None]
 
 
 class Executor(ABC):
-    """Carries out the steps of samplers that know their plan, in a way of its own."""
+    """Runs the steps of planned samplers in another way than the plain loop does."""
 
     @abstractmethod
-    def check(self, name: str, model: Model, canvas: Canvas) -> None:
-        """Refuse a sampler, model or canvas that it was asked for and cannot serve."""
+    def check(self, name: str, model: Model, state: SamplerState) -> None:
+        """Raise an InputError if it cannot run this sampler, model or state."""
 
     @abstractmethod
-    def takes(self, session: Session[Any], steps: int) -> bool:
-        """Whether it shall carry out a plan of so many steps."""
+    def takes(self, context: SamplingContext[Any], steps: int) -> bool:
+        """Whether it runs a plan of `steps` steps; otherwise the plain loop does."""
 
     @abstractmethod
     def reveal(
         self,
-        session: Session[Any],
-        canvas: Canvas,
+        context: SamplingContext[Any],
+        state: SamplerState,
         plan: Int64[Tensor, "B L"],
         visible: Float64[Tensor, "B L"],
         steps: int,
     ) -> Int64[Tensor, "B L"]:
-        """What `planned.reveal_as_planned` does: the same tokens for the same noise."""
+        """Do what `planned.reveal_as_planned` does: the same tokens for the same noise."""
 
 
 @dataclass
-class Session(Generic[M]):
-    """A model with everything that stays the same during one run of a sampler."""
+class SamplingContext(Generic[M]):
+    """A model, its noise and the settings that stay the same during one run of a sampler."""
 
     model: M
     noise: Noise
@@ -103,26 +111,26 @@ class Session(Generic[M]):
     label: Int64[Tensor, "B"] | None = None
     callback: Callback | None = None
     executor: Executor | None = None
-    """Who carries out plans; None: step by step."""
+    """What runs planned samplers; None for the plain loop, step by step."""
 
     def ask(
-        self: Session[Denoiser],
-        canvas: Canvas,
+        self: SamplingContext[Denoiser],
+        state: SamplerState,
         rows: Int64[Tensor, "N"],
         positions: Int64[Tensor, "N"],
         visible: Float[Tensor, "B"],
     ) -> Float[Tensor, "N V"]:
-        """Log-probabilities at some positions. Sequences that nobody asks about are left out.
+        """Query the model: log-probabilities at some positions. Other sequences are not computed.
 
-        `visible` is the share alpha of tokens that the process has revealed by now. A model that
-        reads the time is told the time at which its own schedule has that alpha, whatever
-        schedule the sampler follows.
+        `visible` is alpha, the share of tokens that the process has revealed by now. A model that
+        is conditioned on the time gets the time at which its own schedule has that alpha,
+        whatever schedule the sampler follows.
         """
         active, row_of_active = torch.unique(rows, return_inverse=True)
         with torch.no_grad():
             return self.model.predict(
-                canvas.tokens[active],
-                canvas.revealed[active],
+                state.tokens[active],
+                state.revealed[active],
                 row_of_active,
                 positions,
                 self.model.schedule.inverse(visible[active]) if self.model.timed else None,
@@ -136,13 +144,19 @@ class Session(Generic[M]):
         rows: Int64[Tensor, "N"],
         positions: Int64[Tensor, "N"],
     ) -> Int64[Tensor, "N"]:
-        """One token per queried position, with that sample's own noise."""
+        """Draw one token per queried position, with that sample's own noise."""
         u = self.noise.uniform_at(Purpose.TOKEN, step, rows, positions)
         return sample_categorical(log_probs, u, self.decoding)
 
     def report(
-        self, index: int, total: int | None, canvas: Canvas, rows: Tensor, positions: Tensor
+        self, index: int, total: int | None, state: SamplerState, rows: Tensor, positions: Tensor
     ) -> None:
-        """Tell the callback what was just revealed."""
+        """Call the callback, if there is one, with what was just revealed."""
         if self.callback is not None:
-            self.callback(Step(index, total, canvas.copy(), rows, positions))
+            self.callback(Step(index, total, state.copy(), rows, positions))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)

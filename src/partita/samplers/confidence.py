@@ -1,10 +1,10 @@
 """Samplers that let the model's confidence choose which positions are revealed.
 
 Each step draws a candidate for every wanted hidden position and keeps the most confident ones.
-Tokens that are kept stay; the other candidates are dropped. These samplers do not follow the
-model's own law (they prefer likely tokens first), which is why they are fast at few steps.
+Tokens that are kept stay; the other candidates are dropped. These samplers do not sample from the
+model's own distribution: they reveal likely tokens first, which is why few steps are enough.
 
-- `confidence`: a number of positions per step fixed in advance (MaskGIT, LLaDA);
+- `confidence`: a fixed number of positions per step (MaskGIT, LLaDA);
 - `threshold`: every position whose confidence reaches a threshold, at least one (Fast-dLLM).
 """
 
@@ -21,13 +21,13 @@ from partita.errors import require_number, require_temperature
 from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
 from partita.registry import Registry
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.counts import reveal_counts
+from partita.samplers.state import SamplerState
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 CONFIDENCES: Registry[Measure] = Registry("confidence")
-"""log-probabilities [N, V] and candidate tokens [N] to confidences [N], higher is surer."""
+"""Maps log-probabilities [N, V] and candidate tokens [N] to confidences [N]; higher is surer."""
 
 
 @CONFIDENCES.register("probability")
@@ -62,7 +62,7 @@ def negative_entropy(
 def no_confidence(
     log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]
 ) -> Float64[Tensor, "N"]:
-    """Nothing: noise alone decides."""
+    """Zero for all candidates, so that noise alone decides."""
     return torch.zeros_like(tokens, dtype=torch.float64, device=log_probs.device)
 
 
@@ -78,14 +78,14 @@ def most_confident(
 def above_threshold(
     confidence: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"], threshold: float
 ) -> Bool[Tensor, "B L"]:
-    """The eligible positions that reach the threshold, and the most confident one in any case."""
+    """The eligible positions that reach the threshold, and always the most confident one."""
     one = eligible.any(-1).long()
     return (eligible & (confidence >= threshold)) | most_confident(confidence, eligible, one)
 
 
 def _candidates(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     step: int,
     hidden: Tensor,
     measure: Measure,
@@ -94,40 +94,42 @@ def _candidates(
 
     `hidden` is how many positions of each row were hidden at the start.
     """
-    rows, positions = canvas.remaining.nonzero(as_tuple=True)
-    visible = 1 - canvas.remaining.sum(-1).double() / hidden.clamp(min=1)
-    log_probs = session.ask(canvas, rows, positions, visible)
-    drawn = session.draw(log_probs, step, rows, positions)
-    tokens = canvas.tokens.index_put((rows, positions), drawn)
-    scores = torch.zeros(canvas.tokens.shape, dtype=torch.float64, device=tokens.device)
+    rows, positions = state.remaining.nonzero(as_tuple=True)
+    visible = 1 - state.remaining.sum(-1).double() / hidden.clamp(min=1)
+    log_probs = context.ask(state, rows, positions, visible)
+    drawn = context.draw(log_probs, step, rows, positions)
+    tokens = state.tokens.index_put((rows, positions), drawn)
+    scores = torch.zeros(state.tokens.shape, dtype=torch.float64, device=tokens.device)
     return tokens, scores.index_put((rows, positions), measure(log_probs, drawn))
 
 
 def _commit(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     step: int,
     total: int | None,
     keep: Tensor,
     tokens: Tensor,
 ) -> None:
     rows, positions = keep.nonzero(as_tuple=True)
-    canvas.write(rows, positions, tokens[rows, positions])
-    session.report(step, total, canvas, rows, positions)
+    state.write(rows, positions, tokens[rows, positions])
+    context.report(step, total, state, rows, positions)
 
 
-def gumbel(session: Session[Denoiser], canvas: Canvas, step: int) -> Float64[Tensor, "B L"]:
+def gumbel(
+    context: SamplingContext[Denoiser], state: SamplerState, step: int
+) -> Float64[Tensor, "B L"]:
     """Standard Gumbel noise for every position."""
-    positions = torch.arange(canvas.tokens.shape[1], device=canvas.tokens.device)[None]
-    u = session.noise.uniform(Purpose.CONFIDENCE, step, positions)
+    positions = torch.arange(state.tokens.shape[1], device=state.tokens.device)[None]
+    u = context.noise.uniform(Purpose.CONFIDENCE, step, positions)
     # u = 0 has probability 2^-53; half of the grid's spacing keeps its logarithm finite.
     return -torch.log(-torch.log(u + 2.0**-54))
 
 
 @sampler("confidence", family="masked")
 def confidence(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     *,
     steps: int = 16,
     counts: str | Sequence[int] = "cosine",
@@ -137,27 +139,27 @@ def confidence(
     """Reveal a planned number of positions per step, the most confident first.
 
     With noise, positions are ranked by log(confidence) + temperature * (1 - i/(steps-1)) * Gumbel
-    (MaskGIT): random at first, sure of itself at the end. "random" always ranks by noise.
-    `counts` is a rule, or the number of positions of each step.
+    (MaskGIT): the order is more random in early steps. "random" always ranks by noise alone.
+    `counts` is the name of a rule, or a list with the number of positions of each step.
     """
     require_temperature(noise_temperature, "noise_temperature")
     measure = CONFIDENCES[confidence]
-    hidden = canvas.remaining.sum(-1)
+    hidden = state.remaining.sum(-1)
     plan = reveal_counts(hidden, steps, counts)
     for step in range(steps):
-        keep = torch.zeros_like(canvas.wanted)
-        tokens = canvas.tokens
+        keep = torch.zeros_like(state.wanted)
+        tokens = state.tokens
         if bool(plan[:, step].any()):
-            tokens, scores = _candidates(session, canvas, step, hidden, measure)
-            scores = _noised(session, canvas, scores, step, steps, confidence, noise_temperature)
-            keep = most_confident(scores, canvas.remaining, plan[:, step])
-        _commit(session, canvas, step, steps, keep, tokens)
-    return canvas.tokens
+            tokens, scores = _candidates(context, state, step, hidden, measure)
+            scores = _noised(context, state, scores, step, steps, confidence, noise_temperature)
+            keep = most_confident(scores, state.remaining, plan[:, step])
+        _commit(context, state, step, steps, keep, tokens)
+    return state.tokens
 
 
 def _noised(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     scores: Tensor,
     step: int,
     steps: int,
@@ -165,31 +167,31 @@ def _noised(
     temperature: float,
 ) -> Tensor:
     if confidence == "random":
-        return gumbel(session, canvas, step)
+        return gumbel(context, state, step)
     cooled = temperature * (1 - step / (steps - 1)) if steps > 1 else temperature
     if cooled == 0:
         return scores
-    # Probabilities and margins are compared on the log scale; an entropy is a logarithm already.
+    # Probabilities and margins are compared on the log scale; an entropy already is on it.
     logs = scores if confidence == "entropy" else torch.log(scores)
-    return logs + cooled * gumbel(session, canvas, step)
+    return logs + cooled * gumbel(context, state, step)
 
 
 @sampler("threshold", family="masked")
 def threshold(
-    session: Session[Denoiser],
-    canvas: Canvas,
+    context: SamplingContext[Denoiser],
+    state: SamplerState,
     *,
     threshold: float = 0.9,
     confidence: str = "probability",
 ) -> Int64[Tensor, "B L"]:
-    """Reveal every position that is sure enough, at least one per step, until none is hidden."""
+    """Reveal every position whose confidence reaches the threshold, at least one per step."""
     require_number(threshold, "threshold", -math.inf)
     measure = CONFIDENCES[confidence]
-    hidden = canvas.remaining.sum(-1)
+    hidden = state.remaining.sum(-1)
     step = 0
-    while bool(canvas.remaining.any()):
-        tokens, scores = _candidates(session, canvas, step, hidden, measure)
-        keep = above_threshold(scores, canvas.remaining, threshold)
-        _commit(session, canvas, step, None, keep, tokens)
+    while bool(state.remaining.any()):
+        tokens, scores = _candidates(context, state, step, hidden, measure)
+        keep = above_threshold(scores, state.remaining, threshold)
+        _commit(context, state, step, None, keep, tokens)
         step += 1
-    return canvas.tokens
+    return state.tokens

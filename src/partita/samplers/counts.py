@@ -13,7 +13,7 @@ from partita.errors import require, require_int
 from partita.registry import Registry
 
 HIDDEN_SHARE: Registry[Callable[[Tensor], Tensor]] = Registry("counts")
-"""The share of positions still hidden after the fraction r of the steps, falling from 1 to 0."""
+"""The share of positions that are still hidden after a fraction r of the steps, from 1 to 0."""
 
 HIDDEN_SHARE.register("cosine")(lambda r: torch.cos(r * (math.pi / 2)))
 HIDDEN_SHARE.register("arccos")(lambda r: torch.acos(r) * (2 / math.pi))
@@ -24,7 +24,7 @@ HIDDEN_SHARE.register("linear")(lambda r: 1 - r)
 
 
 def even_counts(hidden: Int64[Tensor, "B"], steps: int) -> Int64[Tensor, "B steps"]:
-    """n // steps each, and one more for the first n % steps."""
+    """Split n positions evenly: n // steps each, and one more for the first n % steps."""
     require_int(steps, "steps")
     index = torch.arange(steps, device=hidden.device)
     base, extra = hidden[:, None] // steps, hidden[:, None] % steps
@@ -34,7 +34,7 @@ def even_counts(hidden: Int64[Tensor, "B"], steps: int) -> Int64[Tensor, "B step
 def reveal_counts(
     hidden: Int64[Tensor, "B"], steps: int, rule: str | Sequence[int]
 ) -> Int64[Tensor, "B steps"]:
-    """The positions revealed by each step: under a rule such as "cosine", or as listed.
+    """The number of positions that each step reveals: by a rule such as "cosine", or as listed.
 
     After step i about floor(n * share) positions stay hidden, but every step reveals at least
     one and leaves one for each later step, as long as there are enough. "linear" spreads the
@@ -60,7 +60,7 @@ def reveal_counts(
 
 
 def _listed(hidden: Tensor, steps: int, counts: Sequence[int]) -> Tensor:
-    """Counts that somebody else chose."""
+    """Check counts that the caller lists and repeat them for every row."""
     whole = isinstance(counts, list | tuple) and all(type(n) is int and n >= 0 for n in counts)
     require(whole, "counts", f"must be a rule or numbers of positions, got {counts!r}")
     need = f"has {len(counts)} numbers for {steps} steps"

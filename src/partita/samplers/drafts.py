@@ -1,8 +1,8 @@
-"""Texts that grow: what samplers of flexible length work on.
+"""Texts of growing length: the state of samplers of flexible length.
 
-A draft is a rectangle of tokens with a length for each row, and says of every gap whether masks may
-be inserted there. Gap i is before token i, gap `length` at the end. What is not a mask is never
-changed, only surrounded.
+A draft is a tensor of tokens [B, L] with a length for each row, and a flag for each gap that says
+whether masks may be inserted there. Gap i is before token i; gap `length` is at the end. Revealed
+tokens never change; masks are inserted around them.
 """
 
 from __future__ import annotations
@@ -15,66 +15,66 @@ from torch import Tensor
 
 from partita.contracts.packed import PackedBatch, PackedTokens
 from partita.errors import require
-from partita.samplers.canvas import Canvas
+from partita.samplers.state import SamplerState
 
 
 @dataclass
 class Draft:
-    """B texts in the making."""
+    """B texts that are being written."""
 
     tokens: Int64[Tensor, "B L"]
     lengths: Int64[Tensor, "B"]
     open: Bool[Tensor, "B G"]
-    """Where masks may be inserted."""
+    """The gaps where masks may be inserted."""
     mask_id: int
     end_id: int
 
     @staticmethod
-    def of(canvas: Canvas, mask_id: int, end_id: int) -> Draft:
+    def of(state: SamplerState, mask_id: int, end_id: int) -> Draft:
         """A prompt's known tokens, masks for its unknown ones, and its open gaps."""
-        ended = bool((canvas.revealed & (canvas.tokens == end_id)).any())
+        ended = bool((state.revealed & (state.tokens == end_id)).any())
         problem = f"holds the end marker ({end_id}) as if it were a real token"
         require(not ended, "prompt", problem, "end it there")
-        batch, width = canvas.tokens.shape
-        lengths = torch.full((batch,), width, device=canvas.tokens.device)
-        tokens = torch.where(canvas.revealed, canvas.tokens, mask_id)
-        return Draft(tokens, lengths, canvas.open_gaps(), mask_id, end_id)
+        batch, width = state.tokens.shape
+        lengths = torch.full((batch,), width, device=state.tokens.device)
+        tokens = torch.where(state.revealed, state.tokens, mask_id)
+        return Draft(tokens, lengths, state.open_gaps(), mask_id, end_id)
 
     @property
     def there(self) -> Bool[Tensor, "B L"]:
-        """Which places hold a token or a mask."""
+        """The positions that hold a token or a mask, and not padding."""
         return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
 
     @property
     def hidden(self) -> Bool[Tensor, "B L"]:
-        """The masks."""
+        """The positions of the masks."""
         return self.there & (self.tokens == self.mask_id)
 
     @property
     def insertable(self) -> Bool[Tensor, "B G"]:
         """The open gaps of each text."""
-        places = torch.arange(self.open.shape[1], device=self.open.device)
-        return self.open & (places <= self.lengths[:, None])
+        gaps = torch.arange(self.open.shape[1], device=self.open.device)
+        return self.open & (gaps <= self.lengths[:, None])
 
     def text(self) -> PackedTokens:
-        """The same, packed."""
+        """The texts as packed tokens."""
         return PackedTokens.of(self.tokens, self.there)
 
     def by_gap(self, packed: Tensor) -> Tensor:
-        """One number for each gap of each text, as a rectangle; 0 beyond a text's end."""
+        """One number for each gap of each text, as a tensor [B, G]; 0 beyond the end of a text."""
         table = packed.new_zeros(self.open.shape)
         gaps = PackedBatch.of_lengths(self.lengths + 1, len(packed), table.shape[1])
         table[gaps.indices] = packed
         return table
 
-    def write(self, places: Bool[Tensor, "B L"], tokens: Int64[Tensor, "B L"]) -> None:
-        """Reveal masks."""
-        self.tokens = torch.where(places & self.hidden, tokens, self.tokens)
+    def write(self, chosen: Bool[Tensor, "B L"], tokens: Int64[Tensor, "B L"]) -> None:
+        """Replace the chosen masks by tokens."""
+        self.tokens = torch.where(chosen & self.hidden, tokens, self.tokens)
 
     def insert(self, counts: Int64[Tensor, "B G"]) -> Int64[Tensor, "B G"]:
-        """Put so many masks into each gap, and return where old tokens and ends are now.
+        """Insert `counts` masks into the gaps, and return the new indices of old tokens and ends.
 
-        Around a new mask gaps are open. Counts in closed gaps are left out.
+        The gaps around a new mask are open. Counts of closed gaps are ignored.
         """
         counts = torch.where(self.insertable, counts, 0)
         shift = counts.cumsum(-1)
@@ -86,24 +86,24 @@ class Draft:
         tokens[torch.arange(width, device=tokens.device) < lengths[:, None]] = self.mask_id
         tokens[rows, moved[rows, old]] = self.tokens[rows, old]
         opened = torch.ones(len(lengths), width + 1, dtype=torch.bool, device=tokens.device)
-        places = torch.arange(self.open.shape[1], device=tokens.device)
-        rows, old = (places <= self.lengths[:, None]).nonzero(as_tuple=True)
+        gaps = torch.arange(self.open.shape[1], device=tokens.device)
+        rows, old = (gaps <= self.lengths[:, None]).nonzero(as_tuple=True)
         opened[rows, moved[rows, old]] = self.open[rows, old]
         self.tokens, self.lengths, self.open = tokens, lengths, opened
         return moved
 
-    def canvas(self) -> Canvas:
-        """What a callback sees: masks are hidden, and rows end where their texts do."""
+    def state(self) -> SamplerState:
+        """The state that a callback receives: masks are hidden positions."""
         hidden = self.hidden
-        return Canvas(self.tokens, ~hidden & self.there, hidden, lengths=self.lengths)
+        return SamplerState(self.tokens, ~hidden & self.there, hidden, lengths=self.lengths)
 
 
 def fitting(
     counts: Int64[Tensor, "B G"], room: Int64[Tensor, "B"], u: Float64[Tensor, "B N"]
 ) -> Int64[Tensor, "B G"]:
-    """Of the masks that are to be inserted, as many as there is room for, chosen at random.
+    """Reduce insertion counts to what there is room for; which masks are dropped is random.
 
-    `u` has a number for each of a row's masks, in the order of their gaps.
+    `u` has a uniform number for each of a row's masks, in the order of their gaps.
     """
     most = u.shape[1]
     gap = torch.repeat_interleave(

@@ -1,4 +1,4 @@
-"""`sample`: the front door that checks what it is given, then runs a sampler by name."""
+"""`sample`: check the arguments, then run a sampler by its name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ from partita.methods.base import check_ids
 from partita.methods.contracts import Denoiser, Model
 from partita.randomness import Noise
 from partita.registry import options_of as _options_in
-from partita.samplers.base import SAMPLERS, Callback, Executor, Sampler, Session, default_sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import (
+    SAMPLERS,
+    Callback,
+    Executor,
+    Sampler,
+    SamplingContext,
+    default_sampler,
+)
 from partita.samplers.guidance import Guided, check_guidable
 from partita.samplers.guided_models import guided
+from partita.samplers.state import SamplerState
 
 
 def sample(
@@ -43,13 +50,13 @@ def sample(
     executor: Executor | None = None,
     **options: Any,
 ) -> Int64[Tensor, "B L"]:
-    """Sequences from a model, with a prompt or without one.
+    """Sample sequences from a model, with a prompt or without one.
 
     The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
-    With `guidance`, predictions are pulled towards the label (`guidance.py`): weight 0 leaves them
-    as they are, and `guidance_schedule` says how the weight rises: constant, linear or cosine.
-    An `executor` carries out the steps of samplers that know their plan; without one they run one
-    by one. (`partita.sample` chooses one by its name.)
+    `guidance` is the weight of classifier-free guidance (`guidance.py`); 0 is off. The weight is
+    constant, or rises as `guidance_schedule` says: linear or cosine.
+    An `executor` runs the steps of planned samplers; without one they run one by one.
+    (`partita.sample` chooses the executor by `speed`.)
     `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
     """
     decoding = Decoding(temperature, top_k, top_p)
@@ -64,24 +71,26 @@ def sample(
     _check_options(name, chosen, options)
     require_seed(seed, "seed")
     require_int(first, "first", 0)
-    canvas = _canvas(model, count, prompt, length, slides="block_length" in _options(chosen))
-    pulled = _pulled(model, guidance, guidance_schedule, label)
+    state = _initial_state(model, count, prompt, length, slides="block_length" in _options(chosen))
+    chosen_model = _with_guidance(model, guidance, guidance_schedule, label)
     if executor is not None:
-        executor.check(_inner(chosen, options) or name, pulled, canvas)
-    session = Session(
-        pulled,
-        Noise.for_batch(seed, canvas.batch, first, canvas.tokens.device),
+        executor.check(_inner(chosen, options) or name, chosen_model, state)
+    context = SamplingContext(
+        chosen_model,
+        Noise.for_batch(seed, state.batch, first, state.tokens.device),
         decoding,
-        as_labels(label, canvas.batch, canvas.tokens.device),
+        as_labels(label, state.batch, state.tokens.device),
         callback,
         executor,
     )
     with evaluating(model):
-        return chosen.run(session, canvas, **options)
+        return chosen.run(context, state, **options)
 
 
-def _pulled(model: Model, weight: float | None, schedule: str, label: int | Tensor | None) -> Model:
-    """The model itself, or under guidance where somebody wants that."""
+def _with_guidance(
+    model: Model, weight: float | None, schedule: str, label: int | Tensor | None
+) -> Model:
+    """The model itself, or its guided form if there is a weight."""
     if weight is None:
         chosen = schedule == "constant"
         remedy = "say how much, for example 2"
@@ -96,7 +105,7 @@ def _pulled(model: Model, weight: float | None, schedule: str, label: int | Tens
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:
-    """Dropout off inside, and the model's mode as it was afterwards."""
+    """Turn dropout off inside, and restore the model's mode afterwards."""
     model = model.model if isinstance(model, Guided) else model
     module = model if isinstance(model, nn.Module) and model.training else None
     if module:
@@ -127,7 +136,7 @@ def _fitting(model: Model, name: str) -> Sampler:
 
 
 def options_of(model: Model) -> list[str]:
-    """The options that the default sampler of a model takes."""
+    """The names of the options that the default sampler of a model takes."""
     return _options(SAMPLERS[default_sampler(model.family)])
 
 
@@ -136,7 +145,7 @@ def _options(chosen: Sampler) -> list[str]:
 
 
 def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
-    """Unknown options are refused here, before any work; `blocks` passes its own on to `inner`."""
+    """Refuse unknown options before any work; `blocks` passes further ones on to `inner`."""
     known, inner = _options(chosen), _inner(chosen, options)
     if inner is not None:
         known = known + (_options(SAMPLERS[inner]) if inner in SAMPLERS else list(options))
@@ -147,14 +156,14 @@ def _check_options(name: str, chosen: Sampler, options: dict[str, Any]) -> None:
 
 
 def _inner(chosen: Sampler, options: dict[str, Any]) -> str | None:
-    """The name of the sampler that fills blocks, for one of blocks."""
+    """The name of the sampler that fills blocks; None for samplers without blocks."""
     inner = _options_in(chosen.run, keywords=True).get("inner")
     return None if inner is None else options.get("inner", inner.default)
 
 
-def _canvas(
+def _initial_state(
     model: Model, count: int | None, prompt: Prompt | None, length: int | None, *, slides: bool
-) -> Canvas:
+) -> SamplerState:
     if count is not None:
         require_int(count, "count")
     if model.whole_texts:
@@ -163,33 +172,35 @@ def _canvas(
         length = model.length if length is None else length
         require_int(length, "length")
         _check_length(model, "length", length, slides)
-        return Canvas.blank(count or 1, length, model.mask_id, _device(model))
+        return SamplerState.blank(count or 1, length, model.mask_id, _device(model))
     require(length is None, "length", "follows from the prompt", "give one of the two")
     _check_prompt(prompt, model)
     _check_length(model, "prompt", prompt.tokens.shape[1], slides)
-    return Canvas.from_prompt(_repeated(prompt, count), model.mask_id)
+    return SamplerState.from_prompt(_repeated(prompt, count), model.mask_id)
 
 
-def _growing(model: Model, count: int | None, prompt: Prompt | None, longest: int | None) -> Canvas:
-    """A canvas for texts that grow, up to `longest`: from nothing, or around a prompt."""
+def _growing(
+    model: Model, count: int | None, prompt: Prompt | None, longest: int | None
+) -> SamplerState:
+    """The initial state of texts that grow up to `longest`, empty or with a prompt."""
     longest = model.length if longest is None else longest
     require_int(longest, "length")
     _check_length(model, "length", longest, slides=False)
     if prompt is None:
-        canvas = Canvas.blank(count or 1, 0, model.mask_id, _device(model))
-        everywhere = torch.ones(count or 1, 1, dtype=torch.bool, device=canvas.tokens.device)
-        return replace(canvas, open=everywhere, longest=longest)
+        state = SamplerState.blank(count or 1, 0, model.mask_id, _device(model))
+        everywhere = torch.ones(count or 1, 1, dtype=torch.bool, device=state.tokens.device)
+        return replace(state, open=everywhere, longest=longest)
     require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
     check_ids(prompt.tokens[prompt.known], model, "prompt")
     held = prompt.tokens.shape[1]
     problem = f"has {held} tokens, but the text may have {longest} at most"
     require(held <= longest, "prompt", problem, "shorten it")
-    canvas = Canvas.from_prompt(_repeated(prompt, count), model.mask_id)
-    return replace(canvas, longest=longest)
+    state = SamplerState.from_prompt(_repeated(prompt, count), model.mask_id)
+    return replace(state, longest=longest)
 
 
 def _repeated(prompt: Prompt, count: int | None) -> Prompt:
-    """A row for each sample."""
+    """The prompt with one row per sample."""
     rows = prompt.tokens.shape[0]
     require(
         count is None or rows in (1, count),

@@ -1,6 +1,6 @@
 """Reverse processes of Gaussian diffusion: DDPM's (Ho et al., 2020) and DDIM's (Song et al., 2021).
 
-A step goes from x_t to x_s for any s < t, so a sampler may visit any subsequence of the T steps:
+A step goes from x_t to x_s for any s < t, so a sampler may use any subsequence of the T steps:
 
     x_s = sqrt(abar_s) x_0 + sqrt(1 - abar_s - sigma^2) epsilon + sigma z        (DDIM eq. 12)
     sigma^2 = eta^2 (1 - abar_s) / (1 - abar_t) (1 - abar_t / abar_s)            (DDIM eq. 16)
@@ -9,16 +9,17 @@ where x_0 and epsilon are predictions that agree with x_t, and z is new noise. W
 DDPM's posterior (algorithm 2, the small variance), with eta = 0 nothing is random but x_T. The
 noise z of x_s is addressed by s, so the samplers of a seed share it.
 
-`generate` is for continuous data; the samplers "ddpm" and "ddim" are for tokens, by way of their
-embeddings. Known tokens are kept by predicting them: at their positions x_0 is the embedding, so
-the network sees them with the noise that it saw in training. That is not the exact conditional law:
-early on, a prompt under noise says little to what is sampled beside it.
+`sample_ddpm` is for continuous data; the samplers "ddpm" and "ddim" are for tokens, by way of their
+embeddings. For known tokens the prediction of x_0 is replaced by their embeddings, so the network
+reads them with the noise that it saw in training. This does not sample the exact conditional
+distribution: in early steps the noise hides most of the prompt.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int64
@@ -28,13 +29,14 @@ from partita.categorical import decoded, sample_categorical
 from partita.errors import require, require_int, require_number, require_positive, require_seed
 from partita.methods.contracts import EmbeddingModel
 from partita.methods.ddpm import DDPM, VARIANCES
+from partita.moved import name_of_before
 from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, wide
 from partita.randomness import Noise, Purpose
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.front import as_labels, evaluating
 from partita.samplers.guidance import mix
 from partita.samplers.guided_models import halves, twice
+from partita.samplers.state import SamplerState
 
 ROUNDINGS = ("softmax", "nearest")
 
@@ -42,7 +44,7 @@ ROUNDINGS = ("softmax", "nearest")
 
 
 def visited(total: int, steps: int | Sequence[int] | None = None) -> list[int]:
-    """The steps that a sampler visits, from T down to 0: all, so many evenly spread, or these."""
+    """The steps of a sampler from T down to 0: all, `steps` evenly spread ones, or a given list."""
     if steps is None:
         return list(range(total, -1, -1))
     if isinstance(steps, int):
@@ -65,9 +67,9 @@ def step(
     eta: float = 1.0,
     variance: str = "small",
 ) -> State:
-    """x_s for s < t, given a prediction of x_0.
+    """Draw x_s for s < t, given a prediction of x_0.
 
-    The "large" variance is beta_{t|s} around DDPM's mean, and is DDPM's alone (eta = 1).
+    The "large" variance is beta_{t|s} around DDPM's mean; it is defined for DDPM only (eta = 1).
     """
     small = process.posterior_variance(s, t)
     if variance == "large":
@@ -91,9 +93,10 @@ def descend(
     variance: str = "small",
     repeats: int = 1,
 ) -> State:
-    """Down a path of steps, from x at the first of them to the last.
+    """Run the reverse process from x along a path of steps.
 
-    With `repeats` each step is undone by the forward process and done anew, so many times in all.
+    With `repeats` above 1, each step is undone by the forward process and taken again, `repeats`
+    times in total.
     """
     require_int(repeats, "repeats")
     require_number(eta, "eta")
@@ -118,7 +121,7 @@ def descend(
 # Continuous data ---------------------------------------------------------------------------------
 
 
-def generate(
+def sample_ddpm(
     model: DDPM,
     shape: Sequence[int],
     count: int = 1,
@@ -134,12 +137,12 @@ def generate(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B *shape"]:
-    """Samples of a DDPM: all steps of algorithm 2 unless told otherwise.
+    """Draw samples of a DDPM, by default with all steps of algorithm 2.
 
-    `steps` is a number of steps, or those to visit. `eta` below 1 is DDIM, with its own variance;
-    with `eta=1` the variance is the model's unless given. `clip` keeps predictions of x_0 in
-    [-clip, clip], which is 1 for images. The samples are numbered from `first`; sample i of a seed
-    has the same noise in any batch. `guidance` pulls predictions towards the label.
+    `steps` is a number of steps or a list of them. `eta` below 1 is DDIM, with its own variance;
+    with `eta=1` the default variance is the model's. `clip` keeps predictions of x_0 in
+    [-clip, clip]; use 1 for images. The samples are numbered from `first`; sample i of a seed has
+    the same noise in any batch. `guidance` is the weight of classifier-free guidance; 0 is off.
     """
     kind = type(model).__name__
     require(isinstance(model, DDPM), "model", f"{kind} is no DDPM", "use partita.sample")
@@ -178,7 +181,7 @@ def _check_guidance(model: DDPM, weight: float, label: object) -> None:
 
 
 def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float) -> State:
-    """x_0^theta; under guidance (1 + w) x_0(c) - w x_0(nothing).
+    """The prediction x_0^theta; under guidance (1 + w) x_0(c) - w x_0(nothing).
 
     That is Ho and Salimans' guided noise (2022, eq. 6): x_0 is affine in epsilon, with
     coefficients that sum up to the same.
@@ -196,101 +199,111 @@ def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float
 
 @sampler("ddpm", family="gaussian", default=True)
 def ddpm(
-    session: Session[EmbeddingModel],
-    canvas: Canvas,
+    context: SamplingContext[EmbeddingModel],
+    state: SamplerState,
     *,
     steps: int | None = None,
     variance: str = "small",
     rounding: str = "softmax",
     repeats: int = 1,
 ) -> Int64[Tensor, "B L"]:
-    """DDPM's reverse process (algorithm 2) of embeddings, then a rounding to tokens.
+    """DDPM's reverse process (algorithm 2) on embeddings, then rounding to tokens.
 
-    `repeats` above 1 takes each step so many times, as RePaint does (Lugmayr et al., 2022), by
-    which what is sampled comes to agree with a prompt.
+    `repeats` above 1 takes each step several times, as RePaint does (Lugmayr et al., 2022); samples
+    then agree better with a prompt.
     """
-    return _fill(session, canvas, steps, 1.0, variance, rounding, repeats)
+    return _fill(context, state, steps, 1.0, variance, rounding, repeats)
 
 
 @sampler("ddim", family="gaussian")
 def ddim(
-    session: Session[EmbeddingModel],
-    canvas: Canvas,
+    context: SamplingContext[EmbeddingModel],
+    state: SamplerState,
     *,
     steps: int | None = 64,
     eta: float = 0.0,
     rounding: str = "softmax",
     repeats: int = 1,
 ) -> Int64[Tensor, "B L"]:
-    """DDIM's reverse process of embeddings, then a rounding to tokens; `repeats` as in "ddpm"."""
-    return _fill(session, canvas, steps, eta, "small", rounding, repeats)
+    """DDIM's reverse process on embeddings, then rounding to tokens; `repeats` as in "ddpm"."""
+    return _fill(context, state, steps, eta, "small", rounding, repeats)
 
 
 def _fill(
-    session: Session[EmbeddingModel],
-    canvas: Canvas,
+    context: SamplingContext[EmbeddingModel],
+    state: SamplerState,
     steps: int | None,
     eta: float,
     variance: str,
     rounding: str,
     repeats: int,
 ) -> Tensor:
-    """Embeddings from noise down to the last step before 0, and tokens of those.
+    """Run the reverse process on embeddings until the last step before 0, then round to tokens.
 
-    Rounding is "softmax", a draw from p(w | x_1), or "nearest", the embedding nearest to x_0.
+    Rounding is "softmax" (a draw from p(w | x_1)) or "nearest" (the embedding nearest to x_0).
     """
     known = f"known: {', '.join(ROUNDINGS)}"
     require(rounding in ROUNDINGS, "rounding", f"unknown name {rounding!r}", known)
-    model, process = session.model, session.model.process
+    model, process = context.model, context.model.process
     path = visited(process.steps, steps)
     require_int(repeats, "repeats")
     total = (len(path) - 2) * repeats + 1
     numbers = itertools.count()
-    given = torch.where(canvas.revealed, canvas.tokens, 0)
+    given = torch.where(state.revealed, state.tokens, 0)
     with torch.no_grad():
         vectors = model.vectors()
-    fixed = canvas.revealed[..., None]
+    fixed = state.revealed[..., None]
 
     def predict(x: Tensor, t: Tensor) -> Tensor:
-        log_probs = model.log_probabilities(x, t, session.label)
-        _report(session, canvas, log_probs, next(numbers), total)
-        return torch.where(fixed, vectors[given], model.clean(decoded(log_probs, session.decoding)))
+        log_probs = model.log_probabilities(x, t, context.label)
+        _report(context, state, log_probs, next(numbers), total)
+        return torch.where(fixed, vectors[given], model.clean(decoded(log_probs, context.decoding)))
 
-    z = gaussian(session.noise, Purpose.STATE, process.steps, vectors[given])
-    start = torch.full((canvas.batch,), process.steps, device=z.device)
+    z = gaussian(context.noise, Purpose.STATE, process.steps, vectors[given])
+    start = torch.full((state.batch,), process.steps, device=z.device)
     x = torch.where(fixed, process.marginal(vectors[given], start, z), z)
     x = descend(
         process,
         predict,
         x,
-        session.noise,
+        context.noise,
         path[:-1],
         eta=eta,
         variance=variance,
         repeats=repeats,
     )
-    last = torch.full((canvas.batch,), path[-2], device=x.device)
+    last = torch.full((state.batch,), path[-2], device=x.device)
     with torch.no_grad():
-        log_probs = model.log_probabilities(x, last, session.label)
-    rows, positions = canvas.wanted.nonzero(as_tuple=True)
+        log_probs = model.log_probabilities(x, last, context.label)
+    rows, positions = state.wanted.nonzero(as_tuple=True)
     if rounding == "nearest":
         x_0 = model.clean(log_probs)[rows, positions]
         tokens = torch.cdist(x_0, vectors).argmin(-1)
     else:
-        u = session.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
-        tokens = sample_categorical(log_probs[rows, positions], u, session.decoding)
-    canvas.write(rows, positions, tokens)
-    session.report(next(numbers), total, canvas, rows, positions)
-    return canvas.tokens
+        u = context.noise.uniform_at(Purpose.TOKEN, 0, rows, positions)
+        tokens = sample_categorical(log_probs[rows, positions], u, context.decoding)
+    state.write(rows, positions, tokens)
+    context.report(next(numbers), total, state, rows, positions)
+    return state.tokens
 
 
 def _report(
-    session: Session[EmbeddingModel], canvas: Canvas, log_probs: Tensor, index: int, total: int
+    context: SamplingContext[EmbeddingModel],
+    state: SamplerState,
+    log_probs: Tensor,
+    index: int,
+    total: int,
 ) -> None:
-    """The callback sees the most probable tokens, none of them revealed before the rounding."""
-    if session.callback is None:
+    """Call the callback with the most probable tokens; none is revealed before the rounding."""
+    if context.callback is None:
         return
-    best = torch.where(canvas.wanted, log_probs.argmax(-1), canvas.tokens)
+    best = torch.where(state.wanted, log_probs.argmax(-1), state.tokens)
     nothing = torch.empty(0, dtype=torch.int64, device=best.device)
-    shown = Canvas(best, canvas.revealed, canvas.wanted, settled=False)
-    session.report(index, total, shown, nothing, nothing)
+    shown = SamplerState(best, state.revealed, state.wanted, settled=False)
+    context.report(index, total, shown, nothing, nothing)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)

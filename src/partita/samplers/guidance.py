@@ -1,18 +1,18 @@
-"""Classifier-free guidance: a wrapper that changes predictions, for any sampler of any family.
+"""Classifier-free guidance: a model wrapper that mixes predictions, for samplers of any family.
 
     log p_w(x) = (1 + w) log p(x | c) - w log p(x | nothing) + constant
 
-comes before everything that a sampler does to a prediction: temperature, top-k and top-p apply to
-the guided one, and so does its confidence. Both predictions come from one batched pass.
+w is the weight; 0 is off. Temperature, top-k, top-p and confidence apply to the guided prediction.
+Both predictions come from one batched pass.
 
-The weight may rise while an image takes shape ("linear" is MaskGIT's ramp): early tokens then stay
-as diverse as the model is, and late ones keep to the label. In masked models it rises with the
-share of tokens that are revealed, k / (L - 1) for k of L: 0 with none, 1 when one is left. That is
-what a prediction can see, so the guided model is a model like any other, whatever the sampler, its
-number of steps and the prompt; a ramp by the number of the step would be none of these. Where steps
-reveal equally many tokens the two agree. Families that are told the time have 1 - t in its place.
+The weight may rise while an image takes shape ("linear" is MaskGIT's ramp): early tokens are then
+as diverse as the model's, and late ones follow the label. In masked models it rises with the share
+of tokens that are revealed, k / (L - 1) for k of L: 0 with none, 1 when one is left. This share
+depends on the model's input alone, so the guided model works with any sampler, number of steps and
+prompt; a ramp by the index of the step would not. Where all steps reveal equally many tokens the
+two agree. Families that are conditioned on the time use 1 - t instead.
 
-What each family says of x is in `guided_models.py`.
+`guided_models.py` says which prediction each family mixes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from partita.registry import Registry
 
 Ramp = Callable[[Tensor], Tensor]
 RAMPS: Registry[Ramp] = Registry("guidance_schedule")
-"""The share of revealed tokens to the share of the weight."""
+"""Maps the share of revealed tokens to the share of the weight."""
 
 RAMPS.register("constant")(torch.ones_like)
 RAMPS.register("linear")(lambda revealed: revealed)
@@ -43,10 +43,10 @@ RAMPS.register("cosine")(lambda revealed: (1 - torch.cos(math.pi * revealed)) / 
 def mix(
     conditional: Tensor, unconditional: Tensor, weight: float | Tensor, *, laws: bool = True
 ) -> Tensor:
-    """(1 + w) log p(x | c) - w log p(x | nothing), normalised or not; the one mixture of all.
+    """(1 + w) log p(x | c) - w log p(x | nothing), of normalized inputs or not.
 
-    What is impossible stays so. Where nothing is (vectors, or logits of tokens that can all be
-    drawn), `laws=False` spares looking for it.
+    Entries of -inf (probability 0) stay -inf. `laws=False` skips this for inputs without such
+    entries (vectors, or logits of tokens that can all be drawn).
     """
     mixed = (1 + weight) * conditional - weight * unconditional
     return mixed.masked_fill(conditional == -torch.inf, -torch.inf) if laws else mixed
@@ -57,7 +57,7 @@ def guide(
     unconditional: Float[Tensor, "*n V"],
     weight: float | Float[Tensor, "*#n 1"],
 ) -> Float[Tensor, "*n V"]:
-    """The mixture of two laws, normalised."""
+    """The mixture of two distributions, normalized."""
     weight = torch.as_tensor(weight, dtype=conditional.dtype, device=conditional.device)
     guided = mix(conditional, unconditional, weight).log_softmax(-1)
     return torch.where(weight == 0, conditional, guided)
@@ -68,7 +68,7 @@ M = TypeVar("M", bound=Model)
 
 @dataclass(frozen=True)
 class Guided(Model, Generic[M]):
-    """A labelled model under guidance. `guided` finds the one for a model's family."""
+    """A labeled model under guidance; `guided` makes the subclass of the model's family."""
 
     model: M
     weight: float
@@ -81,7 +81,7 @@ class Guided(Model, Generic[M]):
         _ = self.share_of_weight
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it is
-        """Whatever guidance does not change is the model's. Its losses are of no guided law."""
+        """All other attributes are the model's, but for losses: there is none of a guided model."""
         if name == "model" or name.startswith("loss"):  # no model: a copy that is not yet filled
             raise AttributeError(name)
         return getattr(self.model, name)
@@ -112,7 +112,7 @@ class Guided(Model, Generic[M]):
         return self.weight * self.share_of_weight(revealed.clamp(0, 1))
 
     def _labels(self, label: Int64[Tensor, "B"] | None) -> Int64[Tensor, "two_B"]:
-        """The labels, then as many times no label: what a pass for both is told."""
+        """The labels, then as many times no label: the condition of a pass for both."""
         if label is None:
             raise InputError("label", "guidance pulls towards a class label, and none was given")
         return torch.cat([label, torch.full_like(label, self.sizes.classes)])

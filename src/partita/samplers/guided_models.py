@@ -1,12 +1,12 @@
-"""What guidance does to each family of models: which prediction it mixes.
+"""Guidance for each family of models: which prediction it mixes.
 
-masked      the law of a hidden token
-causal      the law of the next token
-chain       the law of a clean token, of which the process makes a step
-gaussian    the law of a clean token, and with it the mean of its embedding
-score       log-scores, log p_t(y) / p_t(x): those of the tilted law are mixed like its logs
-flexible    the law of a hidden token; how many tokens are missing is mixed in the same way,
-            as a law where the network has one, otherwise as the rate that it is
+masked      the distribution of a hidden token
+causal      the distribution of the next token
+chain       the distribution of a clean token, from which the process computes its step
+gaussian    the distribution of a clean token, and with it the mean of its embedding
+score       log-scores, log p_t(y) / p_t(x), which mix like the logarithms of p_t
+flexible    the distribution of a hidden token; the number of missing tokens is mixed in the same
+            way, as a distribution if the network predicts one, otherwise as a rate
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from partita.registry import Registry
 from partita.samplers.guidance import Guided, Ramp, check_guidable, guide, mix
 
 GUIDED: Registry[type[Guided[Any]]] = Registry("family")
-"""What guidance makes of a model, by the name of its family."""
+"""The guided form of a model, by the name of its family."""
 
 
 def twice(x: Tensor) -> Tensor:
-    """Rows for the pass with labels, and the same for the one without."""
+    """Repeat the rows: for the pass with labels, and for the one without."""
     return torch.cat([x, x])
 
 
 def halves(both: Tensor) -> tuple[Tensor, Tensor]:
-    """The answers with labels, and those without."""
+    """Split predictions into those with labels and those without."""
     conditional, unconditional = both.chunk(2)
     return conditional, unconditional
 
@@ -158,20 +158,20 @@ class GuidedScore(Guided[ScoreModel], ScoreModel):
         positions: Int64[Tensor, "N"],
         label: Int64[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "N S"]:
-        asked = torch.cat([rows, rows + tokens.shape[0]]), twice(positions)
-        both = self.model.log_score(twice(tokens), twice(time), *asked, self._labels(label))
+        queries = torch.cat([rows, rows + tokens.shape[0]]), twice(positions)
+        both = self.model.log_score(twice(tokens), twice(time), *queries, self._labels(label))
         conditional, unconditional = halves(both)
         weight = self._weights(1 - time)[rows, None].to(both.dtype)
         guided = mix(conditional, unconditional, weight)
         absorbing = self.model.graph.mask_id
         if absorbing is not None:
-            # The scores of a mask sum to 1 / (e^sigma - 1) under any law: when it is revealed is
-            # the schedule's matter, which token it becomes is the law's. The ratio of the masked
-            # state to itself is no part of that.
+            # The scores of a mask sum to 1 / (e^sigma - 1) under any distribution: the schedule
+            # alone decides when it is revealed, the distribution which token it becomes. So the
+            # sum is kept. The ratio of the masked state to itself is no part of it.
             ones = torch.arange(both.shape[-1], device=both.device) == absorbing
             total = conditional.masked_fill(ones, -torch.inf).logsumexp(-1, keepdim=True)
-            law = guided.masked_fill(ones, -torch.inf).log_softmax(-1)
-            guided = torch.where(ones, conditional, law + total)
+            tokens_only = guided.masked_fill(ones, -torch.inf).log_softmax(-1)
+            guided = torch.where(ones, conditional, tokens_only + total)
         return torch.where(weight == 0, conditional, guided)
 
 
@@ -188,15 +188,15 @@ class GuidedGrowth(Guided[FlexibleModel], FlexibleModel):
     ) -> tuple[Float[Tensor, "M V"], Answer]:
         lengths = twice(text.lengths)
         copies = PackedTokens.of_texts(twice(text.tokens), lengths, text.max_seqlen)
-        places = torch.cat([queries, queries + text.tokens.numel()])
-        both, answer = self.model.ask(copies, twice(t), places, self._labels(label))
+        both_queries = torch.cat([queries, queries + text.tokens.numel()])
+        both, answer = self.model.ask(copies, twice(t), both_queries, self._labels(label))
         weights = self._weights(1 - t)
         log_probs = guide(*halves(both), weights[text.sequence_ids[queries], None])
         gaps = torch.repeat_interleave(weights, text.lengths + 1)
         return log_probs, self._missing(answer, gaps, log_probs)
 
     def _missing(self, answer: Answer, weight: Tensor, logits: Tensor) -> Answer:
-        """What gaps are missing: of numbers, the rates' logarithms are mixed."""
+        """Mixed predictions of missing tokens; expected numbers are mixed by their logarithms."""
         if answer.counts is None:
             conditional, unconditional = halves(answer.gaps)
             rates = mix(conditional.log(), unconditional.log(), weight.to(conditional.dtype)).exp()
@@ -207,7 +207,7 @@ class GuidedGrowth(Guided[FlexibleModel], FlexibleModel):
 
 
 def guided(model: Model, weight: float, ramp: str | Ramp = "constant") -> Guided[Model]:
-    """A labelled model whose predictions are pulled towards the label, for any sampler.
+    """A labeled model under classifier-free guidance, for any sampler.
 
     `ramp` is how the weight rises: "constant", "linear", "cosine", or a function of the share of
     revealed tokens.

@@ -1,8 +1,8 @@
 """The reverse process of flexible length (FlexMDM): masks are inserted, then revealed.
 
-A step goes from time t to s < t with what the model says at t. Each mask is revealed with some
-chance, and gap i, where the model expects g_i tokens to be missing, receives masks; both from the
-same state, at every place by itself. How likely they are is the rule's:
+A step goes from time t to s < t with the model's predictions at t. Each mask is revealed with some
+probability, and gap i, where the model expects g_i missing tokens, receives masks. Both use the
+same state, independently for every mask and gap. The rule sets the probabilities:
 
     rule          a mask is revealed                 masks that a gap receives
     schedule      (b_s - b_t) / (1 - b_t)            one, with probability 1 - (1 - p)^g, where
@@ -10,17 +10,17 @@ same state, at every place by itself. How likely they are is the rule's:
     euler         w_b (t - s)                        one, with probability w_a g (t - s)
     tau-leaping   1 - exp(-w_b (t - s))              Poisson with the mean w_a g (t - s)
 
-a and b are the schedules of insertion and unmasking, w = -alpha'/(1 - alpha). A model that has a
-distribution of the counts lets `schedule` insert several masks at a time: as many of the missing
-tokens as come up, each with probability p. The last step inserts nothing and reveals every mask.
-All of them tend to the model's law as steps get shorter.
+a and b are the schedules of insertion and unmasking, w = -alpha'/(1 - alpha). If the model predicts
+a distribution of the counts, `schedule` can insert several masks at a time: it draws the number of
+missing tokens and inserts each with probability p. The last step inserts nothing and reveals every
+mask. All rules converge to the model's distribution as steps get shorter.
 
-With exact posteriors any order of revealing leaves that law alone, as long as it does not look at
-what will be revealed. With `confidence` as many masks are revealed as the rule says, but the surest
-ones first ("position" takes them from left to right, "random" by lot); `window` lets only the first
-so many times as many masks compete.
+With exact posteriors, any order of revealing keeps that distribution, as long as the order does not
+depend on the tokens to be revealed. With `confidence`, the rule gives the number of revealed masks
+and the most confident are revealed first ("position": from left to right; "random": at random).
+With `window`, only the first masks compete: `window` times as many as are revealed.
 
-A text has at most `length` tokens. Masks that do not fit are not inserted; which ones is drawn.
+A text has at most `length` tokens. Masks that do not fit are not inserted; which ones is random.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from partita.errors import require, require_int, require_positive
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
 from partita.randomness import Purpose
-from partita.samplers.base import Session, sampler
-from partita.samplers.canvas import Canvas
+from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.confidence import CONFIDENCES, most_confident
 from partita.samplers.drafts import Draft, fitting
 from partita.samplers.insertion_rules import RULES, Rule
+from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
 
 POSITION = "position"
@@ -51,7 +51,7 @@ MOST_COMPETING = 32
 
 @dataclass(frozen=True)
 class RevealOrder:
-    """Which masks are revealed first, and how many compete."""
+    """Which masks are revealed first, and how many of them compete."""
 
     confidence: str | None
     window: float | None
@@ -79,8 +79,8 @@ class Moment:
 
 @sampler("insertion", family="flexible", default=True)
 def insertion(
-    session: Session[FlexibleModel],
-    canvas: Canvas,
+    context: SamplingContext[FlexibleModel],
+    state: SamplerState,
     *,
     steps: int = 128,
     grid: str = "uniform",
@@ -89,16 +89,16 @@ def insertion(
     window: float | None = None,
     most: int | None = None,
 ) -> Int64[Tensor, "B L"]:
-    """Insert masks and reveal them, along a grid of times; rows are filled up with `end_id`.
+    """Insert masks and reveal them, along a grid of times; rows are padded with `end_id`.
 
-    `most` is how many masks a step may put into one gap, any number unless given.
+    `most` is the largest number of masks that a step inserts into one gap; no limit by default.
     """
-    chosen, model, order = RULES[rule](), session.model, RevealOrder(confidence, window)
+    chosen, model, order = RULES[rule](), context.model, RevealOrder(confidence, window)
     if most is not None:
         require_int(most, "most")
-    times = sampling_grid(grid, steps).to(canvas.tokens.device)
-    draft = Draft.of(canvas, model.mask_id, model.end_id)
-    room = canvas.longest if canvas.longest is not None else model.length
+    times = sampling_grid(grid, steps).to(state.tokens.device)
+    draft = Draft.of(state, model.mask_id, model.end_id)
+    room = state.longest if state.longest is not None else model.length
     for index, (t, s) in enumerate(itertools.pairwise(times)):
         step = Moment(index, t, s, index + 1 == steps)
         if not bool(draft.hidden.any()) and (step.last or not bool(draft.insertable.any())):
@@ -106,41 +106,41 @@ def insertion(
         text = draft.text()
         queries = (text.tokens == model.mask_id).nonzero()[:, 0]
         with torch.no_grad():
-            log_probs, answer = model.ask(text, t.expand(canvas.batch), queries, session.label)
-        revealed, drawn = _reveals(session, draft, chosen, log_probs, step, order)
+            log_probs, answer = model.ask(text, t.expand(state.batch), queries, context.label)
+        revealed, drawn = _reveals(context, draft, chosen, log_probs, step, order)
         draft.write(revealed, drawn)
-        moved = torch.arange(revealed.shape[1] + 1, device=t.device).expand(canvas.batch, -1)
+        moved = torch.arange(revealed.shape[1] + 1, device=t.device).expand(state.batch, -1)
         if not step.last:
-            moved = draft.insert(_insertions(session, draft, chosen, answer, step, room, most))
+            moved = draft.insert(_insertions(context, draft, chosen, answer, step, room, most))
         rows, old = revealed.nonzero(as_tuple=True)
-        session.report(index, steps, draft.canvas(), rows, moved[rows, old])
+        context.report(index, steps, draft.state(), rows, moved[rows, old])
     return draft.tokens
 
 
 def _reveals(
-    session: Session[FlexibleModel],
+    context: SamplingContext[FlexibleModel],
     draft: Draft,
     rule: Rule,
     log_probs: Float[Tensor, "M V"],
     step: Moment,
     order: RevealOrder,
 ) -> tuple[Bool[Tensor, "B L"], Int64[Tensor, "B L"]]:
-    """Which masks are revealed, and a token for every mask."""
+    """Which masks are revealed in this step, and a token for every mask."""
     hidden = draft.hidden
     rows, positions = hidden.nonzero(as_tuple=True)
-    tokens = session.draw(log_probs, step.index, rows, positions)
+    tokens = context.draw(log_probs, step.index, rows, positions)
     drawn = torch.zeros_like(draft.tokens).index_put((rows, positions), tokens)
     if step.last:
         return hidden, drawn
-    coins = session.noise.uniform_at(Purpose.ORDER, step.index, rows, positions)
-    due = coins < rule.reveal(session.model.process, step.t, step.s)
+    coins = context.noise.uniform_at(Purpose.ORDER, step.index, rows, positions)
+    due = coins < rule.reveal(context.model.process, step.t, step.s)
     revealed = torch.zeros_like(hidden).index_put((rows, positions), due)
     if order.confidence is None:
         return revealed, drawn
     if order.confidence == POSITION:
         scores = -positions.double()
     elif order.confidence == RANDOM:
-        scores = session.noise.uniform_at(Purpose.CONFIDENCE, step.index, rows, positions)
+        scores = context.noise.uniform_at(Purpose.CONFIDENCE, step.index, rows, positions)
     else:
         scores = CONFIDENCES[order.confidence](log_probs, tokens)
     table = torch.zeros_like(hidden, dtype=torch.float64).index_put((rows, positions), scores)
@@ -149,7 +149,7 @@ def _reveals(
 
 
 def _insertions(
-    session: Session[FlexibleModel],
+    context: SamplingContext[FlexibleModel],
     draft: Draft,
     rule: Rule,
     answer: Answer,
@@ -157,16 +157,16 @@ def _insertions(
     room: int,
     at_once: int | None,
 ) -> Int64[Tensor, "B G"]:
-    """How many masks each gap of each text receives; what does not fit is left out."""
-    # As a draw of tokens would, if there were a mask: a NaN compares as if nothing were missing.
+    """How many masks each gap of each text receives, reduced to what fits."""
+    # A draw of tokens checks this only if there is a mask; a NaN compares as if none were missing.
     problem = "the expected number of missing tokens is not finite"
     remedy = "the network's weights or inputs are broken"
     require(bool(answer.gaps.isfinite().all()), "logits", problem, remedy)
     gaps = PackedBatch.of_lengths(draft.lengths + 1, len(answer.gaps), draft.open.shape[1])
-    rows, places = gaps.indices
-    noise, numbers = session.noise, (2 * step.index, 2 * step.index + 1)
-    u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, places) for k in numbers], -1)
-    packed = rule.inserted(session.model.process, step.t, step.s, answer, u)
+    rows, gap = gaps.indices
+    noise, numbers = context.noise, (2 * step.index, 2 * step.index + 1)
+    u = torch.stack([noise.uniform_at(Purpose.INSERT, k, rows, gap) for k in numbers], -1)
+    packed = rule.inserted(context.model.process, step.t, step.s, answer, u)
     if at_once is not None:
         packed = packed.clamp(max=at_once)
     counts = torch.where(draft.insertable, draft.by_gap(packed), 0)

@@ -1,4 +1,4 @@
-"""How likely the events of a step are that inserts masks and reveals them: see `insertion`."""
+"""Rules of the sampler `insertion`: the probabilities of inserting and of revealing a mask."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from partita.registry import Registry
 
 
 class Rule(ABC):
-    """How likely a step's events are."""
+    """The probabilities of inserting and revealing in one step, from time t to s."""
 
     @abstractmethod
     def reveal(self, process: Interpolant, t: Tensor, s: Tensor) -> Float64[Tensor, ""]:
-        """The chance that a mask is revealed."""
+        """The probability that a mask is revealed."""
 
     @abstractmethod
     def inserted(
         self, process: Interpolant, t: Tensor, s: Tensor, answer: Answer, u: Float64[Tensor, "G K"]
     ) -> Int64[Tensor, "G"]:
-        """How many masks each gap receives, by uniform numbers (a rule may need but one)."""
+        """How many masks each gap receives, from K uniform numbers per gap (or some of them)."""
 
 
 RULES: Registry[type[Rule]] = Registry("rule")
@@ -35,7 +35,7 @@ RULES: Registry[type[Rule]] = Registry("rule")
 
 @RULES.register("schedule")
 class ScheduleRule(Rule):
-    """The chances that follow from the schedules themselves."""
+    """The exact probabilities of the schedules."""
 
     def reveal(self, process: Interpolant, t: Tensor, s: Tensor) -> Tensor:
         return process.unmasking.reveal_probability(s, t)
@@ -77,12 +77,12 @@ class TauRule(Rule):
 
 
 def insertion_chance(p: Float64[Tensor, ""], expected: Float[Tensor, "G"]) -> Float64[Tensor, "G"]:
-    """1 - (1 - p)^g: the chance that one of g missing tokens comes up."""
+    """1 - (1 - p)^g: the probability that at least one of g missing tokens is inserted."""
     return -torch.expm1(torch.log1p(-p) * expected.double())
 
 
 def poisson(mean: Float64[Tensor, "G"], u: Float64[Tensor, "G"]) -> Int64[Tensor, "G"]:
-    """Poisson numbers by inversion."""
+    """Draw Poisson numbers by inversion."""
     largest = float(mean.max()) if mean.numel() else 0.0
 
     def log_term(k: int) -> Tensor:
@@ -95,7 +95,7 @@ def poisson(mean: Float64[Tensor, "G"], u: Float64[Tensor, "G"]) -> Int64[Tensor
 def binomial(
     size: Int64[Tensor, "G"], p: Float64[Tensor, ""], u: Float64[Tensor, "G"]
 ) -> Int64[Tensor, "G"]:
-    """Binomial numbers by inversion."""
+    """Draw binomial numbers by inversion."""
     n = size.double()
 
     def log_term(k: int) -> Tensor:
@@ -108,9 +108,9 @@ def binomial(
 
 
 def _inverted(log_term: Callable[[int], Tensor], most: int, u: Tensor) -> Int64[Tensor, "G"]:
-    """How many of the sums of the terms 0, 1, ... u reaches.
+    """Invert a cumulative distribution: the number of its values that are at most u.
 
-    Terms are taken one by one, not each from the last: the first ones of a large mean are 0.
+    Each term is computed by itself and not from the one before: for a large mean the first are 0.
     """
     count, total = torch.zeros_like(u, dtype=torch.int64), torch.zeros_like(u)
     for k in range(most):

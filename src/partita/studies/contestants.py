@@ -37,7 +37,7 @@ def sampling_contestants(
     *,
     batch_size: int,
     steps: int,
-    speeds: tuple[str, ...] = ("plain",),
+    speeds: tuple[str, ...] = ("eager",),
     entrants: tuple[tuple[str, str], ...] = SAMPLING,
 ) -> Iterator[Contestant]:
     """MDLM's ancestral sampler, and PGM's ancestral and fixed-count ones, at each of the speeds."""
@@ -57,8 +57,8 @@ def sampling_contestants(
                 drawn = sample(method, batch_size, sampler=sampler, steps=steps, speed=speed)  # type: ignore[arg-type]
             return drawn.numel()
 
-        named = f"{name}, {sampler}" + ("" if speeds == ("plain",) else f", {speed}")
-        yield Contestant(named, draw, draw, work, partial(draw, speed="plain"))
+        named = f"{name}, {sampler}" + ("" if speeds == ("eager",) else f", {speed}")
+        yield Contestant(named, draw, draw, work, partial(draw, speed="eager"))
 
 
 def training_contestants(
@@ -68,23 +68,23 @@ def training_contestants(
     *,
     batch_size: int,
     steps: int = 2,
-    speeds: tuple[str, ...] = ("plain",),
+    speeds: tuple[str, ...] = ("eager",),
 ) -> Iterator[Contestant]:
     """Steps of MDLM, of its complementary form, and of PGM.
 
-    "captured" launches the passes of a step as one graph; "compiled" has compiled blocks in it, and
-    a loss that never holds all logits.
+    "cudagraph" launches the passes of a step as one graph; "compile" adds compiled blocks and a
+    loss that never holds all logits.
     """
     rows = torch.randint(tokens, (batch_size, network.length), device=device)
     batch = Batch.of(rows)
     for speed in speeds:
         for name, shown in TRAINING.items():
             method: Any = _method(name, network, tokens, device)
-            method.network.fused = speed == "compiled"
+            method.network.fused = speed == "compile"
             engine = _engine(method, batch_size, device, speed)
             flops = flops_per_token(method, network.length) * rows.numel() * steps
             yield Contestant(
-                shown if speeds == ("plain",) else f"{shown}, {speed}",
+                shown if speeds == ("eager",) else f"{shown}, {speed}",
                 partial(_advance, engine, batch, steps),
                 partial(_advance, engine, batch, 2),
                 Work(flops, 0.0),
@@ -95,7 +95,7 @@ def training_contestants(
 def _engine(method: nn.Module, batch_size: int, device: torch.device, speed: str) -> Engine:
     precision = "bfloat16" if device.type == "cuda" else "float32"
     options = TrainingOptions(batch_size=batch_size, precision=precision)
-    run = RunOptions(cuda_graph=speed != "plain", compile=speed == "compiled")
+    run = RunOptions(cuda_graph=speed != "eager", compile=speed == "compile")
     return Engine(method, options, run, World(0, 1, device))
 
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from partita.categorical import PLAIN, Decoding
 from partita.errors import require, require_int
 from partita.randomness import Noise
-from partita.samplers.base import Session
+from partita.samplers.base import SamplingContext
 
 LONGEST = 16  # tokens of a gram: more than any text can use
 FALLBACK = (0.5, 1.0, 1.5)
@@ -158,12 +158,12 @@ class NGram:
         decoding: Decoding = PLAIN,
     ) -> Int64[Tensor, "N L"]:
         """Sequences from left to right; sample i of a seed is the same in any batch."""
-        session = Session(self, Noise.for_batch(seed, count, first), decoding)
+        context = SamplingContext(self, Noise.for_batch(seed, count, first), decoding)
         tokens, rows = torch.zeros(count, length, dtype=torch.int64), torch.arange(count)
         for position in range(length):
             history = tokens[:, max(0, position - self.order + 1) : position].numpy()
             log_probs = torch.from_numpy(np.log(self.following(history)))
-            tokens[:, position] = session.draw(log_probs, 0, rows, torch.full_like(rows, position))
+            tokens[:, position] = context.draw(log_probs, 0, rows, torch.full_like(rows, position))
         return tokens
 
     def _gram(self, tokens: Integer[np.ndarray, "N K"]) -> Indices:

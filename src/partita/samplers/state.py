@@ -1,44 +1,48 @@
-"""What samplers work on: a canvas of revealed and hidden positions."""
+"""The state of a sampler: which tokens are revealed and which positions are still hidden."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from partita.contracts.prompt import Prompt
+from partita.moved import name_of_before
 
 
 @dataclass
-class Canvas:
-    """Sequences being filled in. `wanted` are the hidden positions that this run shall fill."""
+class SamplerState:
+    """Sequences being filled in. `wanted` marks the hidden positions that this run fills."""
 
     tokens: Int64[Tensor, "B L"]
     revealed: Bool[Tensor, "B L"]
     wanted: Bool[Tensor, "B L"]
     open: Bool[Tensor, "B G"] | None = None
-    """Gaps in which texts of flexible length may grow."""
+    """Gaps into which tokens may be inserted, for texts of flexible length."""
     lengths: Int64[Tensor, "B"] | None = None
-    """Where rows end, if not all at the same place."""
+    """The length of each row; None if all rows are full."""
     longest: int | None = None
-    """What texts of flexible length may grow to."""
+    """The maximum length of texts of flexible length."""
     settled: bool = True
-    """Whether what is revealed stays; a chain whose tokens change until its end says no."""
+    """Whether revealed tokens stay; False for a chain whose tokens change until its last step."""
 
     @staticmethod
-    def blank(batch: int, length: int, mask_id: int, device: torch.device | str = "cpu") -> Canvas:
-        """Nothing known, everything wanted."""
+    def blank(
+        batch: int, length: int, mask_id: int, device: torch.device | str = "cpu"
+    ) -> SamplerState:
+        """A state in which every position is hidden and wanted."""
         tokens = torch.full((batch, length), mask_id, device=device)
         hidden = torch.ones(batch, length, dtype=torch.bool, device=device)
-        return Canvas(tokens, ~hidden, hidden)
+        return SamplerState(tokens, ~hidden, hidden)
 
     @staticmethod
-    def from_prompt(prompt: Prompt, mask_id: int) -> Canvas:
-        """Known tokens in place, masks elsewhere."""
+    def from_prompt(prompt: Prompt, mask_id: int) -> SamplerState:
+        """The known tokens of a prompt, and masks at all other positions."""
         tokens = torch.where(prompt.known, prompt.tokens, mask_id)
-        return Canvas(tokens, prompt.known.clone(), ~prompt.known, prompt.open)
+        return SamplerState(tokens, prompt.known.clone(), ~prompt.known, prompt.open)
 
     @property
     def batch(self) -> int:
@@ -46,11 +50,11 @@ class Canvas:
 
     @property
     def remaining(self) -> Bool[Tensor, "B L"]:
-        """Wanted and still hidden."""
+        """The positions that are wanted and still hidden."""
         return self.wanted & ~self.revealed
 
-    def copy(self) -> Canvas:
-        """A canvas that stays as it is."""
+    def copy(self) -> SamplerState:
+        """A copy that later steps do not change."""
         return replace(
             self,
             tokens=self.tokens.clone(),
@@ -59,21 +63,27 @@ class Canvas:
         )
 
     def open_gaps(self) -> Bool[Tensor, "B G"]:
-        """Where a text may grow: nowhere unless told."""
+        """The gaps that are open for insertion: none by default."""
         if self.open is not None:
             return self.open.clone()
         shape = (self.tokens.shape[0], self.tokens.shape[1] + 1)
         return torch.zeros(shape, dtype=torch.bool, device=self.tokens.device)
 
-    def part(self, rows: Int64[Tensor, "R"], low: int, high: int) -> Canvas:
-        """A copy of some rows' positions low..high."""
-        return Canvas(
+    def part(self, rows: Int64[Tensor, "R"], low: int, high: int) -> SamplerState:
+        """A copy of positions low to high of some rows."""
+        return SamplerState(
             self.tokens[rows, low:high], self.revealed[rows, low:high], self.wanted[rows, low:high]
         )
 
     def write(
         self, rows: Int64[Tensor, "N"], positions: Int64[Tensor, "N"], tokens: Int64[Tensor, "N"]
     ) -> None:
-        """Reveal tokens. What is revealed stays."""
+        """Reveal tokens; later steps leave them alone."""
         self.tokens[rows, positions] = tokens
         self.revealed[rows, positions] = True
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return name_of_before(__name__, name)
