@@ -114,7 +114,9 @@ def old_keywords(**today: str) -> Callable[[F], F]:
         def renamed(*given: Any, **named: Any) -> object:
             for old, new in today.items():
                 if old in named:
-                    said = f"{function.__name__}: {old}= is {new}= now"
+                    said = (
+                        f"{function.__qualname__.removesuffix('.__init__')}: {old}= is {new}= now"
+                    )
                     warnings.warn(said, DeprecationWarning, stacklevel=2)
                     named[new] = named.pop(old)
             return function(*given, **named)

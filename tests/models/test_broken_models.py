@@ -24,6 +24,7 @@ from partita.methods import METHODS
 from partita.networks.classifier import ClassifierNetwork
 from partita.networks.options import TransformerOptions
 from partita.samplers import sample
+from tests.support.models import edit, seal, tiny
 from tests.support.runs import TRAIN
 
 VERBS = [
@@ -193,3 +194,19 @@ def test_a_run_that_broke_is_not_validated(capsys):
     out, err = capsys.readouterr()
     assert "partita: training: the gradient's norm is inf at step 2" in err
     assert "step 3" not in out
+
+
+@pytest.mark.parametrize("options", [{"options": {}}, {"hops": 3}])
+def test_sampling_settings_that_no_sampler_takes_are_named_with_their_file(options, place, capsys):
+    folder = place / "settings"
+    shutil.rmtree(folder, ignore_errors=True)
+    tiny().save(folder)
+    edit(
+        folder / format.CONFIG,
+        lambda content: content["recipe"]["sampling"].update(options=options),
+    )
+    seal(folder)
+    assert main(["sample", str(folder)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{format.CONFIG}: " in said
+    assert f"sampling.options.{next(iter(options))}" in said

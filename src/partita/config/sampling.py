@@ -9,7 +9,7 @@ from partita.categorical import Decoding
 from partita.errors import naming, require, require_int
 from partita.samplers.base import SAMPLERS
 
-_ELSEWHERE = "blank_tokens callback count flexible length model prompt self text"
+_ELSEWHERE = "blank_tokens callback count flexible length model options prompt self text"
 _NO_OPTIONS = tuple(_ELSEWHERE.split())
 
 

@@ -19,6 +19,7 @@ from partita.optim.optimizers import OPTIMIZERS
 from partita.registry import Registry
 
 DEFAULT_STEPS = 1000
+LARGEST_RATE = 1e30  # optimizers multiply it, in float32
 LR_SCHEDULES: Registry[Callable[[float, float], float]] = Registry("training.lr_schedule")
 DECAY = 0.2  # share of a warmup-stable-decay run over which the rate falls
 
@@ -101,6 +102,8 @@ class TrainingOptions:
         for name in ("seconds", "learning_rate"):
             if getattr(self, name) is not None:
                 require_positive(getattr(self, name), f"training.{name}")
+        largest = f"must be at most {LARGEST_RATE:g}, got {self.learning_rate:g}"
+        require(self.learning_rate <= LARGEST_RATE, "training.learning_rate", largest)
         require_positive(self.max_grad_norm, "training.max_grad_norm", finite=False)
         require_number(self.weight_decay, "training.weight_decay")
         require(

@@ -3,21 +3,27 @@
 Each token of a sequence joins group 1 with probability p_t = 1 - alpha_t and group 0 otherwise.
 The network predicts every token from the tokens of the other group (section 3):
 
-    L_PGM = E [ sum_i w^PGM(g, t)_i CE(x_theta(x; g)_i, x_i) ],    w^PGM = w(t)   if g_i = 1
-                                                                           w^c(t) if g_i = 0
+    L_PGM = E_{x, t, g} [ sum_i w(g, t)_i CE(x_theta(x; g)_i, x_i) ],    w = w(t)      if g_i = 1
+                                                                          w(1 - t)  if g_i = 0
 
-Predicting group 1 from group 0 is MDLM's task with group 1 masked, and has MDLM's weight w(t) =
--alpha'_t / (1 - alpha_t). Predicting group 0 from group 1 is the complementary task, with tokens
-hidden with probability alpha_t; its bound has the weight w^c(t) = -alpha'_t / alpha_t. The paper
-writes w(1 - t), which is the same if alpha(1 - t) = 1 - alpha(t) and gives no bound otherwise. Half
-of the sum is the mean of two valid bounds: training minimizes it, evaluation reports it by default.
+g_i is the group of the predicted token, as in the authors' code; where w(t) is printed beside
+g_i = 0, g is the group that predicts. Predicting group 1 from group 0 is MDLM's task with group 1
+masked, and has MDLM's weight w(t) = -alpha'_t / (1 - alpha_t) (MDLM eq. 10). Predicting group 0 is
+the complementary task, with tokens hidden with probability alpha_t. Its bound has the weight
+w^c(t) = -alpha'_t / alpha_t, which this file uses in place of w(1 - t): the two are equal where
+alpha(1 - t) = 1 - alpha(t), as under the linear default. Elsewhere w(1 - t) may fall below the
+bound (cosine) or lie loosely above it (1 - t^2). Each group estimates MDLM's bound; training
+minimizes their mean, L_PGM / 2 per token, and evaluation reports it unless told `groups=1`.
 
-The default corruption has the time integrated out (`corruption.py`, subset): the size k of group 1
-is uniform between 0 and L (the ends have half the chance and twice the weight), and the weights are
-L/k and L/(L-k), bounded where 1/t and 1/(1-t) are not.
+The network is not conditioned on t, as the groups are at different times. So t can be integrated
+out, which is the default (`subset` in `processes/corruption.py`): the paper draws t and then each
+token's group, the default draws the size of group 1 and then its tokens. The expectation is the
+same, and the weights are bounded.
 
-Sampling encodes the revealed tokens and decodes the queried positions; there is no mask token.
-The samplers are those of the masked family (algorithm 1 is `ordered` in random order).
+Sampling (section 3) needs the prediction at hidden positions given the revealed tokens, which are
+one group: `MaskedMethod.predict` encodes them alone. The network has no mask token; `mask_id`, the
+id after its last one, only fills hidden positions and padding. Algorithm 1 is the sampler `ordered`
+in random order; the default is `ancestral`, the reverse process with a random number per step.
 """
 
 from __future__ import annotations
@@ -65,10 +71,10 @@ class PartitionMethod(MaskedMethod):
         corruption: Corruption | None = None,
         groups: int = 2,
     ) -> Loss:
-        """L_PGM / 2 for a partition drawn by the corruption; the arguments are those of MDLM.
+        """L_PGM / 2 per token, for a partition that the corruption draws.
 
         With `groups=1` only group 1 is predicted: MDLM's estimate of the same bound. (Under
-        "discrete", group 0 gives the bound of a different chain, the complementary one.)
+        "discrete" the two groups have different bounds: sums of T steps of alpha and of 1 - alpha.)
         """
         require_int(groups, "groups", 1, 2)
         if groups == 1:
@@ -79,7 +85,7 @@ class PartitionMethod(MaskedMethod):
         return self.loss_given(batch, corruption.partition(batch.real, noise, step, batch.size))
 
     def loss_given(self, batch: Batch, drawn: Corrupted | Partition) -> Loss:
-        """1/2 sum_i w_i CE(x_theta(x; g)_i, x_i), for tokens that are already partitioned.
+        """1/(2N) sum_i w_i CE(x_theta(x; g)_i, x_i) of a given partition, for N real tokens.
 
         Given hidden tokens instead of a partition, it is MDLM's loss: group 0 predicts group 1.
         """

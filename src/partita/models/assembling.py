@@ -21,13 +21,15 @@ from partita.config.migration import saved_recipe
 from partita.config.recipe import Recipe
 from partita.data.known_tokenizers import AnyTokenizer, any_tokenizer
 from partita.devices import in_outline
-from partita.errors import InputError, require
+from partita.errors import InputError, naming, require
 from partita.files import format
 from partita.methods import METHODS
+from partita.methods.contracts import Model
 from partita.models import image_model, text_model  # noqa: F401 - they register
 from partita.models.card import terms_of
 from partita.models.tensor_migration import migrated
 from partita.models.trained import MODELS, TrainedModel
+from partita.samplers.front import check_sampling
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _FEW_BLOCKS = 64
@@ -72,7 +74,17 @@ def read(folder: Path) -> Parts:
     weights = {name: tensor.clone() for name, tensor in stored.items()}
     weights = migrated(weights, recipe, format.version_of(folder))
     method = build(recipe, tokenizer, weights, folder)
+    _check_sampling(method, recipe, place)
     return Parts(method, tokenizer, recipe, provenance)
+
+
+def _check_sampling(method: nn.Module, recipe: Recipe, place: Path) -> None:
+    """Refuse sampling settings that the method cannot follow, before somebody samples."""
+    options = recipe.sampling.options
+    names = {name: f"sampling.options.{name}" for name in options}
+    if isinstance(method, Model):
+        with _blaming(place), naming({**names, "sampler": "sampling.sampler"}):
+            check_sampling(method, recipe.sampling.sampler, options)
 
 
 def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:

@@ -20,9 +20,11 @@ QUERY_MLP_RATIO = 4
 class GroupSwap(nn.Module):
     """Cross-attention in which the positions of each group read the tokens of the other group.
 
-    Queries start from V_i = W LN(u + pos_i) + b; the modes "mean" and "logsumexp" add that
-    aggregate of the other group's tokens inside the norm (V'_i). There is no residual connection,
-    which would let in the position's own group.
+    Queries start from V_i = W LN(u + pos_i) + b (u is `base`, W and b are `process`). The modes
+    "mean" and "logsumexp" have V'_i = W LN(u + pos_i + Y) + b, with Y that aggregate of the
+    encoder's output X over the other group, as in the authors' code; section 4 writes V'_i = V_i +
+    Y. There is no residual connection: the encoder's output at i belongs to i's own group. X is not
+    normalized here, and rotary positions apply besides pos_i, both as in the authors' code.
     """
 
     several: ClassVar = {"key_value": 2}

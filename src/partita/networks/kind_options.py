@@ -145,8 +145,8 @@ class PartitionOptions(KindOptions):
     """Attention heads of the decoder; by default as many as give the encoder's head width, if
     possible."""
     queries: str = "positions"
-    """What queries are computed from: positions, learned (no positions), mean or logsumexp
-    (positions and that aggregate of the other group)."""
+    """What queries are computed from: positions (u + pos_i), learned (u alone), mean or
+    logsumexp (u + pos_i and that aggregate of the other group)."""
     process: str = "linear"
     """The layer that computes queries from these: linear or mlp."""
 

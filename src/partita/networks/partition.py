@@ -10,8 +10,10 @@ The logits at a position depend only on the tokens of the other group, so one pa
 tokens of both groups. In sampling, the revealed tokens are one group: only they are encoded, and
 only the queried positions are decoded.
 
-Optional registers are learned vectors that each group attends to beside its own tokens, so that an
-empty group still has keys. Each group has its own copy, so they carry nothing across.
+Section 4 leaves norms, MLP and query-key norm open: they are options here (the authors' code has
+layer norm and GELU). Registers are an option, too: learned vectors that the encoder adds to each
+group, so that predictions have something to read when the other group is empty (without them, all
+are then alike). They carry nothing across: each group has its own copy.
 
 Everything runs on packed tokens (`contracts/packed.py`).
 """
@@ -122,6 +124,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
             positions, group = positions[kept], group[kept]
         count = 2 * documents.count
         clean, _ = PackedBatch.sort(indices, positions, group, count, length)
+        # Each token as a query of the other group: number 2d + (1 - g) for group g of document d.
         queried, _ = PackedBatch.sort(indices, positions, group ^ 1, count, length)
         condition = self.condition(scalar, label, tokens.shape[0])
         rows = documents.row_of_sequence().repeat_interleave(2)

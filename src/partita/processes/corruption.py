@@ -24,7 +24,7 @@ tokens are hidden with probability alpha_t, and each has the weight that makes i
     subset       k on 0..L, L / (L-k) for the visible tokens, L / k for the hidden ones
     clipped      as subset with weights of at most some number
     unweighted   1
-    rate         the weight at 1 - t, as in the paper: no bound
+    rate         the weight at 1 - t, as in the paper: no bound in general
 
 The two ends, where one group is empty, have half the probability of the other points and twice the
 weight. Under "subset" the weights of a sequence then always sum to 2 L, so that the loss has no

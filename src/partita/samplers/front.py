@@ -124,6 +124,12 @@ def fitting_samplers(family: str) -> list[str]:
     return [default, *others]
 
 
+def check_sampling(model: Model, sampler: str | None, options: dict[str, Any]) -> None:
+    """Refuse a sampler that does not fit a model, and options that it does not take."""
+    name = default_sampler(model.family) if sampler is None else sampler
+    _check_options(name, _fitting(model, name), options)
+
+
 def _fitting(model: Model, name: str) -> Sampler:
     chosen = SAMPLERS[name]
     require(

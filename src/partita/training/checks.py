@@ -43,6 +43,7 @@ from partita.training.run_folder import RECIPE
 
 ELSEWHERE = "give --out for a run of its own"
 _SHOWN = 8  # how many classes a message names
+_TOKEN, _NUMBER = 8, 4  # bytes of a token id, and of a number in float32
 
 
 def check_run(recipe: Recipe, folder: Path, world: World) -> Recipe:
@@ -91,7 +92,19 @@ def check_machine(recipe: Recipe, world: World) -> None:
     memory = machine_memory()
     problem = f"its weights take {size >> 30} GiB, this machine has {memory >> 30}"
     require(size <= memory, "network", problem, "choose a smaller network.width or network.depth")
-    world.share(recipe.training.batch_size, "training.batch_size")
+    part = world.share(recipe.training.batch_size, "training.batch_size")
+    _check_batch(recipe, part.stop - part.start, memory)
+
+
+def _check_batch(recipe: Recipe, rows: int, memory: int) -> None:
+    """Refuse a batch whose tokens and embeddings alone do not fit in memory."""
+    length = row_length(recipe)
+    at_once = min(rows, recipe.run.micro_batch or rows)
+    size = rows * length * _TOKEN + at_once * length * recipe.network.width * _NUMBER
+    problem = f"{rows:,} rows of {length:,} tokens take {size >> 30:,} GiB at the very least"
+    problem += f", this machine has {memory >> 30}"
+    remedy = "choose a smaller one, or a smaller run.micro_batch"
+    require(size <= memory, "training.batch_size", problem, remedy)
 
 
 def check_folders(recipe: Recipe, folder: Path) -> None:
@@ -160,11 +173,12 @@ def check_resume(folder: Path, recipe: Recipe, tokens: str | None = None) -> Non
     changes = differences(sections, recipe.to_dict())
     if changes:
         lines = "".join(f"\n  {change}" for change in changes)
+        own = f" (partita train --from {folder} starts it from these weights)"
+        own = "" if recipe.training.start_from else own
         raise InputError(
             "out",
             f"{folder} holds a run of another recipe. There -> here:{lines}\n"
-            "Give the same options to go on with it, or --out for a run of its own "
-            f"(partita train --from {folder} starts it from these weights)",
+            f"Give the same options to go on with it, or --out for a run of its own{own}",
         )
     same = tokens is None or before.get("tokens") == tokens
     problem = f"{folder} holds a run on another text: the contents of {recipe.data.path} differ"
