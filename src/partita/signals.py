@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from partita.errors import Stopped
 
@@ -57,7 +58,7 @@ def not_forgotten() -> Iterator[None]:
     """
     before = sys.unraisablehook
 
-    def hook(forgotten: sys.UnraisableHookArgs) -> None:
+    def hook(forgotten: Any) -> None:  # noqa: ANN401 - of a type that `sys` has for type checkers alone
         if not isinstance(forgotten.exc_value, Stopped):
             before(forgotten)
             return
