@@ -13,7 +13,7 @@ the complementary task, with tokens hidden with probability alpha_t. Its bound h
 w^c(t) = -alpha'_t / alpha_t, which this file uses in place of w(1 - t): the two are equal where
 alpha(1 - t) = 1 - alpha(t), as under the linear default. Elsewhere w(1 - t) may fall below the
 bound (cosine) or lie loosely above it (1 - t^2). Each group estimates MDLM's bound; training
-minimizes their mean, L_PGM / 2 per token, and evaluation reports it unless told `groups=1`.
+minimizes their mean, L_PGM / 2 per token, and evaluation reports it (`groups=1`: group 1 alone).
 
 The network is not conditioned on t, as the groups are at different times. So t can be integrated
 out, which is the default (`subset` in `processes/corruption.py`): the paper draws t and then each
