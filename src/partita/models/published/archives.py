@@ -74,7 +74,7 @@ class Archive:
         return viewed.clone(memory_format=torch.contiguous_format)
 
     def _check_order(self) -> None:
-        """Numbers are little-endian nearly everywhere; both sides have to be."""
+        # Numbers are little-endian nearly everywhere; both sides have to be.
         known = f"{self._folder}byteorder" in self._entries
         order = self._bytes("byteorder", 16) if known else b"little"
         if order != b"little" or sys.byteorder != "little":

@@ -39,48 +39,34 @@ _NETWORKS = {
     "ar": "a DIT without time layers, as the autoregressive baseline has it",
 }
 
+
+def _itself(*names: str) -> dict[str, str]:
+    return dict(zip(names, names, strict=True))
+
+
 # What names a method in a configuration, and what it means. A name that is not here is that of an
 # unknown method: it decides nothing, however well known what follows it is.
 _NAMES: dict[tuple[str, ...], Mapping[str, str]] = {
-    ("model_type",): {  # of a Hugging Face config.json
-        "mdlm": "mdlm",
-        "sedd": "sedd",
-        "duo": "duo",
-        "bd3lm": "bd3lm",
-    },
-    ("algo", "name"): {  # Duo's repository, and those that began as copies of it
-        "mdlm": "mdlm",
+    ("model_type",): _itself("mdlm", "sedd", "duo", "bd3lm"),  # of a Hugging Face config.json
+    # Duo's repository, and those that began as copies of it.
+    ("algo", "name"): {
+        **_itself("mdlm", "ar", "sedd", "d3pm", "duo", "bd3lm"),
+        **dict.fromkeys(("duo_base", "distillation"), "duo"),
+        **dict.fromkeys(("blockgen-absorb", "blockgen-uniform"), "blockgen"),
         "complement-mdlm": "mdlm",
         "partition-mdlm": "pgm",
-        "ar": "ar",
-        "sedd": "sedd",
-        "d3pm": "d3pm",
-        "duo": "duo",
-        "duo_base": "duo",
-        "distillation": "duo",
-        "bd3lm": "bd3lm",
-        "blockgen-absorb": "blockgen",
-        "blockgen-uniform": "blockgen",
     },
-    ("parameterization", "name"): {  # SDTT's
-        "multi-round-sdtt": "mdlm",
-        "partition-sdtt": "pgm",
-    },
-    ("parameterization",): {  # MDLM's
-        "subs": "mdlm",
-        "ar": "ar",
-        "sedd": "sedd",
-        "d3pm": "d3pm",
-    },
+    ("parameterization", "name"): {"multi-round-sdtt": "mdlm", "partition-sdtt": "pgm"},  # SDTT's
+    ("parameterization",): {"subs": "mdlm", **_itself("ar", "sedd", "d3pm")},  # MDLM's
     ("type",): {"block-dit": "blockgen"},  # BlockGen's, whose baselines are all called dit
 }
 # What rules MDLM out, whatever the method is called.
 _MARKS: dict[tuple[str, ...], Mapping[str, str]] = {
-    ("algo", "parameterization"): {"mean": "duo", "sedd": "sedd", "d3pm": "d3pm"},
-    ("architectures",): {"duo": "duo", "sedd": "sedd", "bd3lm": "bd3lm"},  # of a Hugging Face one
-    ("diffusion",): {"uniform": "uniform"},
-    ("diffusion", "name"): {"uniform": "uniform"},
-    ("diffusion", "type"): {"uniform": "uniform"},
+    ("algo", "parameterization"): {"mean": "duo", **_itself("sedd", "d3pm")},
+    ("architectures",): _itself("duo", "sedd", "bd3lm"),  # of a Hugging Face one
+    ("diffusion",): _itself("uniform"),
+    ("diffusion", "name"): _itself("uniform"),
+    ("diffusion", "type"): _itself("uniform"),
 }
 
 
@@ -115,7 +101,7 @@ def statements(path: Path, checkpoint: Checkpoint) -> list[Statement]:
 
 
 def _of_buffers(checkpoint: Checkpoint) -> list[Statement]:
-    """BD3-LM's buffers, even if they are to be left out: they show what the rest is."""
+    # Even if they are to be left out: they show what the rest is.
     found = [key for key in checkpoint.weights if key.rpartition(".")[2] in _BUFFERS]
     return [Statement("its buffers", "", "bd3lm", listed(found))] if found else []
 
@@ -172,11 +158,9 @@ def _in_words(path: Sequence[str], value: object) -> str:
 
 
 def _time(config: object) -> bool | None:
-    for path in (("time_conditioning",), ("algo", "time_conditioning")):
-        value = entry(config, *path)
-        if isinstance(value, bool):
-            return value
-    return None
+    paths = (("time_conditioning",), ("algo", "time_conditioning"))
+    values = (entry(config, *path) for path in paths)
+    return next((value for value in values if isinstance(value, bool)), None)
 
 
 # What follows ------------------------------------------------------------------------------------

@@ -1,20 +1,8 @@
 """State dicts of the reference networks for images, exactly as functions, in our networks.
 
-MaskGIT's transformer (the open reproduction, and PGM's baseline):
-
-theirs                                ours
-tok_emb.weight, pos_emb.weight        embed.weight, places
-cls_emb.weight, reg_tokens.weight     conditioning.label.weight, registers
-transformer.layers.i.ln{1,2}.weight   blocks.i.norm_{attention,mlp}.weight
-transformer.layers.i.mlp.1.*          blocks.i.modulation.*
-....attn.w{q,k,v}.weight, wo.weight   blocks.i.attention.{qkv,out}.weight
-....ff.w{1,3}.weight, w2.weight       blocks.i.mlp.{up,down}.weight
-last_norm.norm_final.weight           norm_out.weight
-last_norm.mlp.1.*                     modulation_out.*
-head.bias                             head.bias; head.weight is tok_emb.weight
-
-Its last norm has a bias b, before the modulation. b (1 + scale) + shift is another shift, which
-is linear in the condition as well.
+MaskGIT's transformer (the open reproduction, and PGM's baseline) has a bias b in its last norm,
+before the modulation. b (1 + scale) + shift is another shift, which is linear in the condition as
+well. The weights of its head are those of its embedding.
 
 PGM's PartitionDIT for images reads [register of group 1, register of group 0, start, codes] at
 positions of a line. Registers are tokens like others there, so they become two more ids. Its adaLN
@@ -32,7 +20,7 @@ from torch import Tensor
 
 from partita.errors import require
 from partita.models.published.reference import (
-    fill,
+    filled,
     partition_config,
     rename_partition,
     without_prefix,
@@ -52,12 +40,11 @@ def load_maskgit(state: Mapping[str, Tensor], heads: int) -> Transformer:
     state = {without_prefix(key): tensor for key, tensor in state.items()}
     for key in ("tok_emb.weight", "pos_emb.weight", "cls_emb.weight"):
         require(key in state, "state dict", f"has no {key!r}: not a MaskGIT transformer")
-    network = Transformer(maskgit_config(state, heads))
-    fill(network, rename_maskgit(state))
-    return network
+    config = _maskgit_config(state, heads)
+    return filled(Transformer(config), _rename_maskgit(state, config.depth))
 
 
-def maskgit_config(state: Mapping[str, Tensor], heads: int) -> TransformerConfig:
+def _maskgit_config(state: Mapping[str, Tensor], heads: int) -> TransformerConfig:
     """The configuration that fits; the grid is taken to be square."""
     vocab_size, width = state["tok_emb.weight"].shape
     length, hidden = len(state["pos_emb.weight"]), len(state["transformer.layers.0.ff.w1.weight"])
@@ -80,8 +67,7 @@ def maskgit_config(state: Mapping[str, Tensor], heads: int) -> TransformerConfig
     )
 
 
-def rename_maskgit(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their state dict under our names."""
+def _rename_maskgit(state: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
     ours = {
         "embed.weight": state["tok_emb.weight"],
         "places": state["pos_emb.weight"],
@@ -97,7 +83,6 @@ def rename_maskgit(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         shift, scale = state[f"last_norm.mlp.1.{name}"].chunk(2)
         moved = bias[:, None] * scale if name == "weight" else bias * (1 + scale)
         ours[f"modulation_out.{name}"] = torch.cat([shift + moved, scale])
-    depth = len({key.split(".")[2] for key in state if key.startswith("transformer.")})
     for index in range(depth):
         theirs, block = f"transformer.layers.{index}", f"blocks.{index}"
         part = {name: state[f"{theirs}.attn.w{name}.weight"] for name in "qkvo"}
@@ -146,6 +131,4 @@ def load_image_partition(
     weights["conditioning.label.weight"] = torch.cat([labels, -labels], 1)
     if registers is not None:
         weights["embed.weight"] = torch.cat([weights["embed.weight"], registers])
-    network = PartitionTransformer(config)
-    fill(network, weights)
-    return network
+    return filled(PartitionTransformer(config), weights)

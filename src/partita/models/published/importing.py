@@ -70,7 +70,6 @@ def look_into(path: Path, options: ImportOptions) -> tuple[Selection, Plan, int 
 
 
 def _refuse_ours(path: Path) -> None:
-    """Say so where there is nothing to import: the file is part of a model of this library."""
     folder = path if path.is_dir() else path.parent
     ours = checkpoints.is_model(folder) and (path.is_dir() or path.name == format.WEIGHTS)
     ours = ours or (path.is_dir() and bool(checkpoints.listed(path)))
@@ -93,12 +92,10 @@ def import_model(
     with reading(path, "file"), blaming(path):
         weights = _read(chosen.state, plan)
         _start_of_documents(weights, plan, tokenizer)
-    recipe = Recipe(
-        tokenizer=TokenizerOptions(tokenizer_name), method=plan.method, network=plan.network
-    )
-    method = assembling.build(
-        recipe, tokenizer, {f"network.{name}": tensor for name, tensor in weights.items()}, path
-    )
+    named = TokenizerOptions(tokenizer_name)
+    recipe = Recipe(tokenizer=named, method=plan.method, network=plan.network)
+    weights = {f"network.{name}": tensor for name, tensor in weights.items()}
+    method = assembling.build(recipe, tokenizer, weights, path)
     tell("Computing its checksum")
     return TextModel(method, tokenizer, recipe, _provenance(path, chosen, plan, step))
 
@@ -110,26 +107,21 @@ def _read(state: Mapping[str, Stored], plan: Plan) -> dict[str, Tensor]:
     """The weights under our names, in float32 and in memory of their own."""
     tensors = {}
     for key, stored in state.items():
-        tensor = stored.read().float()
-        require(
-            bool(tensor.isfinite().all()), "file", f"{key:.100} holds a NaN or an infinite number"
-        )
-        tensors[key] = tensor
-    _check_rotary(tensors.get(DERIVED))
+        tensors[key] = tensor = stored.read().float()
+        problem = f"{key:.100} holds a NaN or an infinite number"
+        require(bool(tensor.isfinite().all()), "file", problem)
+    if DERIVED in tensors:
+        _check_rotary(tensors[DERIVED])
     weights = renamed_by(tensors, plan)
     if plan.folded:
         weights = fold_time(weights)
     return {name: tensor.contiguous() for name, tensor in weights.items()}
 
 
-def _check_rotary(frequencies: Tensor | None) -> None:
+def _check_rotary(frequencies: Tensor) -> None:
     """The one buffer follows from the width, unless somebody chose another base."""
-    if frequencies is None:
-        return
-    share = torch.arange(frequencies.numel()) / frequencies.numel()
-    usual = torch.allclose(
-        frequencies.flatten(), _ROTARY_BASE**-share, rtol=1e-2
-    )  # it may be bfloat16
+    usual = _ROTARY_BASE ** -(torch.arange(frequencies.numel()) / frequencies.numel())
+    usual = torch.allclose(frequencies.flatten(), usual, rtol=1e-2)  # it may be bfloat16
     require(usual, "file", f"its rotary frequencies are not those of base {_ROTARY_BASE:g}")
 
 

@@ -33,42 +33,30 @@ def read_checkpoint(path: Path, *, ema: bool = True) -> Checkpoint:
         with path.open("rb") as file:
             start = file.read(16)
         if start.startswith(archives.MAGIC):
-            return read_lightning(path, ema=ema)
+            return _read_lightning(path, ema=ema)
         if start[8:9] == b"{":
             return read_safetensors(path)
     problem = f"{path} is neither a zip archive of torch.save nor safetensors"
     raise InputError("file", problem, _RESAVE if start[:1] == b"\x80" else _KINDS)
 
 
-def read_lightning(path: Path, *, ema: bool = True) -> Checkpoint:
-    """The tensors of a Lightning checkpoint."""
-    with reading(path, "file"):
-        archive = Archive(path)
-        content = archive.content()
-        held = content if isinstance(content, dict) else {}
-        state = held.get("state_dict")
-        if held and all(isinstance(value, View) for value in held.values()):
-            state = held  # a state dict, saved by itself
-        if not isinstance(state, dict) or not state:
-            raise InputError("file", f"{path} holds no state_dict{_listed(held)}", _KINDS)
-        weights = {
-            name: _stored(archive, value, f"state_dict: {name:.200}")
-            for name, value in state.items()
-        }
-        average = held.get("ema") if ema else None
-        step = held.get("global_step")
-        return Checkpoint(
-            weights,
-            None if average is None else _average(archive, average),
-            step if type(step) is int and 0 <= step <= MOST else None,
-            _config(held),
-        )
-
-
-def _config(held: dict[str, object]) -> object:
-    """The configuration among the hyper-parameters, or what they are if it is not one of them."""
-    given = entry(held, "hyper_parameters", "config")
-    return entry(held, "hyper_parameters") if given is None else given
+def _read_lightning(path: Path, *, ema: bool) -> Checkpoint:
+    archive = Archive(path)
+    content = archive.content()
+    held = content if isinstance(content, dict) else {}
+    state = held.get("state_dict")
+    if held and all(isinstance(value, View) for value in held.values()):
+        state = held  # a state dict, saved by itself
+    if not isinstance(state, dict) or not state:
+        raise InputError("file", f"{path} holds no state_dict{_listed(held)}", _KINDS)
+    average = held.get("ema") if ema else None
+    step, config = held.get("global_step"), entry(held, "hyper_parameters", "config")
+    return Checkpoint(
+        {name: _stored(archive, x, f"state_dict: {name:.200}") for name, x in state.items()},
+        None if average is None else _average(archive, average),
+        step if type(step) is int and 0 <= step <= MOST else None,
+        entry(held, "hyper_parameters") if config is None else config,
+    )
 
 
 def _average(archive: Archive, average: object) -> list[Stored]:
@@ -76,10 +64,8 @@ def _average(archive: Archive, average: object) -> list[Stored]:
     if not isinstance(shadow, list):
         problem = f"the ema of {archive.path} holds no list shadow_params"
         raise InputError("file", problem, "give --weights raw to leave it alone")
-    return [
-        _stored(archive, value, f"ema: shadow_params[{number}]")
-        for number, value in enumerate(shadow)
-    ]
+    numbered = enumerate(shadow)
+    return [_stored(archive, value, f"ema: shadow_params[{n}]") for n, value in numbered]
 
 
 def _stored(archive: Archive, value: object, name: str) -> Stored:

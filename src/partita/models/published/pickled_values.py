@@ -32,18 +32,7 @@ class _Maker(Enum):
     PARAMETER = "torch._utils _rebuild_parameter"
 
 
-_STORAGES = {
-    "torch FloatStorage": torch.float32,
-    "torch DoubleStorage": torch.float64,
-    "torch HalfStorage": torch.float16,
-    "torch BFloat16Storage": torch.bfloat16,
-    "torch LongStorage": torch.int64,
-    "torch IntStorage": torch.int32,
-    "torch ShortStorage": torch.int16,
-    "torch CharStorage": torch.int8,
-    "torch ByteStorage": torch.uint8,
-    "torch BoolStorage": torch.bool,
-}
+_ALIKE = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Bool")  # names of types
 
 
 @dataclass(eq=False)
@@ -64,7 +53,9 @@ _NODES = (
 )
 KNOWN: dict[str, _Maker | torch.dtype | type[Node]] = {
     **{maker.value: maker for maker in _Maker},
-    **_STORAGES,
+    **{f"torch {kind}Storage": getattr(torch, kind.lower()) for kind in _ALIKE},
+    "torch CharStorage": torch.int8,
+    "torch ByteStorage": torch.uint8,
     **dict.fromkeys(_NODES, Node),
 }
 

@@ -76,29 +76,18 @@ class _Machine:
 
     def _join(self, count: int, build: Callable[[list[Any]], Any]) -> None:
         """Values on the stack (those above the last mark for a count of 0) as one."""
-        self.stack.append(build([self.stack.pop() for _ in range(count)][::-1] or self.marked()))
+        self.stack.append(build(self.popped(count) or self.marked()))
 
-    def append(self, _: object) -> None:
-        item = self.stack.pop()
-        self._extend([item])
+    def popped(self, count: int) -> list[Any]:
+        """Take so many values, in the order in which they were pushed."""
+        return [self.stack.pop() for _ in range(count)][::-1]
 
-    def appends(self, _: object) -> None:
-        self._extend(self.marked())
-
-    def _extend(self, items: list[Any]) -> None:
+    def extend(self, items: list[Any]) -> None:
         if type(self.stack[-1]) is list:
             self.stack[-1].extend(items)
 
-    def set_item(self, _: object) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        _store(self.stack[-1], [key, value])
-
-    def set_items(self, _: object) -> None:
-        items = self.marked()
+    def set_items(self, items: list[Any]) -> None:
         _store(self.stack[-1], items)
-
-    def mark(self, _: object) -> None:
-        self.marks.append(len(self.stack))
 
     def put(self, place: int | None) -> None:
         place = len(self.memo) if place is None else place
@@ -106,32 +95,22 @@ class _Machine:
             raise ValueError("a place far away")
         self.memo[place] = self.stack[-1]
 
-    def get(self, place: int) -> None:
-        self.stack.append(self.memo[place])
-
     def name(self, argument: str) -> None:
         self.stack.append(KNOWN.get(argument, OPAQUE))
 
     def stacked_name(self, _: object) -> None:
-        name, module = self.stack.pop(), self.stack.pop()
+        module, name = self.popped(2)
         self.name(f"{module} {name}" if type(name) is type(module) is str else "")
 
     def call(self, _: object) -> None:
-        arguments, what = self.stack.pop(), self.stack.pop()
+        what, arguments = self.popped(2)
         self.stack.append(made(what, arguments if type(arguments) is tuple else ()))
-
-    def call_with_keywords(self, _: object) -> None:
-        del self.stack[-3:]
-        self.stack.append(OPAQUE)
 
     def build(self, _: object) -> None:
         """State for what lies below; plain values have none (an OrderedDict's are notes)."""
         state = self.stack.pop()
         if isinstance(self.stack[-1], Node) and type(state) is dict:
             self.stack[-1].state = state
-
-    def persistent(self, _: object) -> None:
-        self.stack.append(storage_named(self.stack.pop()))
 
 
 def _store(target: object, items: list[Any]) -> None:
@@ -169,10 +148,7 @@ _NEW: dict[str, Callable[[], Any]] = {
     "EMPTY_LIST": list,
     "EMPTY_TUPLE": tuple,
     "EMPTY_DICT": dict,
-    "EMPTY_SET": _opaque,
-    "EXT1": _opaque,
-    "EXT2": _opaque,
-    "EXT4": _opaque,
+    **dict.fromkeys(("EMPTY_SET", "EXT1", "EXT2", "EXT4"), _opaque),
 }
 _JOINED: dict[str, tuple[int, Callable[[list[Any]], Any]]] = {
     "TUPLE1": (1, tuple),
@@ -181,32 +157,23 @@ _JOINED: dict[str, tuple[int, Callable[[list[Any]], Any]]] = {
     "TUPLE": (0, tuple),
     "LIST": (0, list),
     "DICT": (0, _dictionary),
-    "FROZENSET": (0, _opaque),
-    "OBJ": (0, _opaque),
-    "INST": (0, _opaque),
+    "NEWOBJ_EX": (3, _opaque),  # a call with keywords
+    **dict.fromkeys(("FROZENSET", "OBJ", "INST"), (0, _opaque)),
 }
 _ACTIONS: dict[str, Callable[[_Machine, Any], Any]] = {
-    "MARK": _Machine.mark,
+    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
     "POP": lambda machine, _: machine.stack.pop(),
     "POP_MARK": lambda machine, _: machine.marked(),
     "DUP": lambda machine, _: machine.stack.append(machine.stack[-1]),
-    "PUT": _Machine.put,
-    "BINPUT": _Machine.put,
-    "LONG_BINPUT": _Machine.put,
-    "MEMOIZE": _Machine.put,
-    "GET": _Machine.get,
-    "BINGET": _Machine.get,
-    "LONG_BINGET": _Machine.get,
-    "APPEND": _Machine.append,
-    "APPENDS": _Machine.appends,
-    "ADDITEMS": _Machine.appends,
-    "SETITEM": _Machine.set_item,
-    "SETITEMS": _Machine.set_items,
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _Machine.put),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda m, at: m.stack.append(m.memo[at])),
+    "APPEND": lambda machine, _: machine.extend(machine.popped(1)),
+    **dict.fromkeys(("APPENDS", "ADDITEMS"), lambda machine, _: machine.extend(machine.marked())),
+    "SETITEM": lambda machine, _: machine.set_items(machine.popped(2)),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.marked()),
     "GLOBAL": _Machine.name,
     "STACK_GLOBAL": _Machine.stacked_name,
-    "REDUCE": _Machine.call,
-    "NEWOBJ": _Machine.call,
-    "NEWOBJ_EX": _Machine.call_with_keywords,
+    **dict.fromkeys(("REDUCE", "NEWOBJ"), _Machine.call),
     "BUILD": _Machine.build,
-    "BINPERSID": _Machine.persistent,
+    "BINPERSID": lambda machine, _: machine.stack.append(storage_named(machine.stack.pop())),
 }

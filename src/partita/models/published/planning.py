@@ -75,11 +75,14 @@ class Plan:
 
 def make_plan(state: Mapping[str, Stored], options: ImportOptions) -> Plan:
     """The network and its sizes, by keys and shapes."""
-    outline = {key: stored.outline() for key, stored in state.items()}
+    outline = {key: stored.outline for key, stored in state.items()}
     partition = any(key.startswith(SWAP) for key in outline)
     timed = any(key.startswith("sigma_map.") for key in outline)
     name = "pgm" if partition else "mdlm" if timed else "ar"
-    _check_conditioning(name, options.conditioning)
+    given, known = options.conditioning, f"known: {', '.join(CONDITIONINGS)}"
+    require(given in CONDITIONINGS, "conditioning", f"unknown name {given!r}", known)
+    problem = f"is {given!r}, but a model of {name} is never told the time"
+    require(given == "none" or name == "mdlm", "conditioning", problem, "leave it out")
     # Unknown keys before anything else: they say best what a file really is.
     (reference.rename_partition if partition else reference.rename_dit)(outline)
     heads = _heads(outline, options.heads)
@@ -88,20 +91,10 @@ def make_plan(state: Mapping[str, Stored], options: ImportOptions) -> Plan:
             config = reference.partition_config(outline, heads, options.length, options.queries)
         else:
             config = reference.dit_config(outline, heads, options.length)
-    if options.conditioning == "none":
+    if given == "none":
         return Plan(MethodOptions(name), config, folded=config.time)
-    conditioned = MethodOptions(
-        name, "mdlm:loglinear", corruption="continuous", conditioning="sigma"
-    )
-    return Plan(conditioned, config, folded=False)
-
-
-def _check_conditioning(name: str, conditioning: str) -> None:
-    known = f"known: {', '.join(CONDITIONINGS)}"
-    problem = f"unknown name {conditioning!r}"
-    require(conditioning in CONDITIONINGS, "conditioning", problem, known)
-    problem = f"is {conditioning!r}, but a model of {name} is never told the time"
-    require(conditioning == "none" or name == "mdlm", "conditioning", problem, "leave it out")
+    method = MethodOptions(name, "mdlm:loglinear", corruption="continuous", conditioning="sigma")
+    return Plan(method, config, folded=False)
 
 
 def _heads(outline: Mapping[str, Tensor], given: int | None) -> int:
@@ -129,13 +122,13 @@ def check_numbers(state: Mapping[str, Stored], file_size: int) -> None:
     for key, stored in state.items():
         floating = stored.dtype.is_floating_point
         require(floating, "file", f"{key:.100} is of {stored.dtype}, which is no type of weights")
-    claimed = sum(stored.bytes for stored in state.values())
+    claimed = sum(stored.outline.nbytes for stored in state.values())
     require(claimed <= file_size, "file", "its tensors claim more bytes than the file has")
 
 
 def check_tensors(state: Mapping[str, Stored], plan: Plan) -> None:
     """Every tensor must be there, with the shape that its network has."""
-    found = renamed_by({key: stored.outline() for key, stored in state.items()}, plan)
+    found = renamed_by({key: stored.outline for key, stored in state.items()}, plan)
     with in_outline():
         expected = NETWORKS[plan.method.name][1](plan.config).state_dict()
     missing = [name for name in expected if name not in found]

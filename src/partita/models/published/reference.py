@@ -1,43 +1,17 @@
 """State dicts of the reference networks under our names, and the configurations that fit them.
 
-The DIT (MDLM, Duo, SDTT and PGM's baselines share its names):
-
-theirs                                ours
-vocab_embed.embedding                 embed.weight
-sigma_map.mlp.{0,2}.*                 conditioning.time_{in,out}.*
-blocks.i.norm{1,2}.weight             blocks.i.norm_{attention,mlp}.weight
-blocks.i.attn_{qkv,out}.weight        blocks.i.attention.{qkv,out}.weight
-blocks.i.mlp.{0,2}.*                  blocks.i.mlp.{up,down}.*
-blocks.i.adaLN_modulation.*           blocks.i.modulation.*
-output_layer.norm_final.weight        norm_out.weight
-output_layer.adaLN_modulation.*       modulation_out.*
-output_layer.linear.*                 head.*
-rotary_emb.inv_freq                   (not stored: it follows from the width)
-
-The PartitionDIT of PGM has `encoder.blocks.i` for `encoder.i`, and besides
-
-decoder.group_swap.base_embedding     swap.base
-decoder.group_swap.pre_query_norm     swap.norm
-decoder.group_swap.query_processor    swap.process
-decoder.group_swap.hidden_to_key_value, output_linear     swap.key_value, swap.out
-decoder.layers.i.{q_norm1,kv_norm1,norm2}.weight          decoder.i.norm_{query,memory,mlp}.weight
-decoder.layers.i.attn_{q,kv,out}.weight                   decoder.i.attention.{query,key_value,out}
-decoder.layers.i.{mlp.{0,2},adaLN_modulation}.*           decoder.i.{mlp.{up,down},modulation}.*
-
-The network of FlexMDM is a DIT with one of two heads for what is missing:
-
-len_pred.{norm,norm_final}.weight     gap_head.norm.weight
-len_pred.{adaLN,adaLN_modulation}.*   gap_head.modulation.*
-len_pred.{proj1,proj2}.*              gap_head.{inner,out}.*, of an expectation
-len_pred.linear.*                     gap_head.out.*, of a distribution
+MDLM, Duo, SDTT and PGM's baselines share the names of a DIT, PGM has a PartitionDIT, and FlexMDM a
+DIT with one of two heads for what is missing: of an expectation, or of a distribution. In a table,
+`#` is a number, and `*` is `weight` or `bias`.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -48,65 +22,72 @@ from partita.networks.options import TransformerConfig
 from partita.networks.partition import PartitionTransformer
 from partita.networks.transformer import Transformer
 
+N = TypeVar("N", bound=nn.Module)
 DERIVED = "rotary_emb.inv_freq"
 EMBEDDING = "vocab_embed.embedding"
 SWAP = "decoder.group_swap."
 _SHOWN = 3
 _PREFIX = re.compile(r"((backbone|module|_orig_mod)\.)+")
-_PARAMETERS = "(weight|bias)"
-_SHARED = {
-    r"vocab_embed\.embedding": "embed.weight",
-    rf"sigma_map\.mlp\.0\.{_PARAMETERS}": r"conditioning.time_in.\1",
-    rf"sigma_map\.mlp\.2\.{_PARAMETERS}": r"conditioning.time_out.\1",
-    r"output_layer\.norm_final\.weight": "norm_out.weight",
-    rf"output_layer\.adaLN_modulation\.{_PARAMETERS}": r"modulation_out.\1",
-    rf"output_layer\.linear\.{_PARAMETERS}": r"head.\1",
-}
 
 
-def _block(theirs: str, ours: str, attention: Mapping[str, str]) -> dict[str, str]:
-    """The names in a block; `attention` are those of what differs between kinds of blocks."""
-    parts = {
-        **attention,
-        r"norm2\.weight": "norm_mlp.weight",
-        rf"mlp\.0\.{_PARAMETERS}": r"mlp.up.\2",
-        rf"mlp\.2\.{_PARAMETERS}": r"mlp.down.\2",
-        rf"adaLN_modulation\.{_PARAMETERS}": r"modulation.\2",
-    }
-    return {rf"{theirs}\.(\d+)\.{part}": rf"{ours}.\1.{name}" for part, name in parts.items()}
+def _rules(table: str) -> dict[re.Pattern[str], str]:
+    """What names match, and what they become, of lines with a name of theirs and one of ours."""
+    rules, names = {}, table.split()
+    for theirs, ours in zip(names[::2], names[1::2], strict=True):
+        pattern = re.escape(theirs).replace(r"\#", r"(\d+)").replace(r"\*", "(weight|bias)")
+        groups = itertools.count(1)
+        rules[re.compile(pattern)] = re.sub(r"[#*]", lambda _: rf"\{next(groups)}", ours)  # noqa: B023
+    return rules
 
 
-_SELF = {
-    r"norm1\.weight": "norm_attention.weight",
-    r"attn_(qkv|out)\.weight": r"attention.\2.weight",
-}
-_CROSS = {
-    r"q_norm1\.weight": "norm_query.weight",
-    r"kv_norm1\.weight": "norm_memory.weight",
-    r"attn_q\.weight": "attention.query.weight",
-    r"attn_kv\.weight": "attention.key_value.weight",
-    r"attn_out\.weight": "attention.out.weight",
-}
-_SWAP = {
-    r"base_embedding": "base",
-    rf"pre_query_norm\.{_PARAMETERS}": r"norm.\1",
-    rf"query_processor\.((?:[02]\.)?){_PARAMETERS}": r"process.\1\2",
-    rf"hidden_to_key_value\.{_PARAMETERS}": r"key_value.\1",
-    rf"output_linear\.{_PARAMETERS}": r"out.\1",
-}
-_DIT = _SHARED | _block("blocks", "blocks", _SELF)
-_FLEXIBLE = _DIT | {
-    r"len_pred\.norm(?:_final)?\.weight": "gap_head.norm.weight",
-    rf"len_pred\.adaLN(?:_modulation)?\.{_PARAMETERS}": r"gap_head.modulation.\1",
-    rf"len_pred\.proj1\.{_PARAMETERS}": r"gap_head.inner.\1",
-    rf"len_pred\.(?:proj2|linear)\.{_PARAMETERS}": r"gap_head.out.\1",
-}
-_PARTITION = {
-    **_SHARED,
-    **_block(r"encoder\.blocks", "encoder", _SELF),
-    **_block(r"decoder\.layers", "decoder", _CROSS),
-    **{re.escape(SWAP) + part: f"swap.{name}" for part, name in _SWAP.items()},
-}
+_ENDS = """
+vocab_embed.embedding                       embed.weight
+sigma_map.mlp.0.*                           conditioning.time_in.*
+sigma_map.mlp.2.*                           conditioning.time_out.*
+output_layer.norm_final.weight              norm_out.weight
+output_layer.adaLN_modulation.*             modulation_out.*
+output_layer.linear.*                       head.*
+"""
+_BLOCKS = """
+blocks.#.norm1.weight                       blocks.#.norm_attention.weight
+blocks.#.attn_qkv.weight                    blocks.#.attention.qkv.weight
+blocks.#.attn_out.weight                    blocks.#.attention.out.weight
+blocks.#.norm2.weight                       blocks.#.norm_mlp.weight
+blocks.#.mlp.0.*                            blocks.#.mlp.up.*
+blocks.#.mlp.2.*                            blocks.#.mlp.down.*
+blocks.#.adaLN_modulation.*                 blocks.#.modulation.*
+"""
+_DECODER = """
+decoder.layers.#.q_norm1.weight             decoder.#.norm_query.weight
+decoder.layers.#.kv_norm1.weight            decoder.#.norm_memory.weight
+decoder.layers.#.attn_q.weight              decoder.#.attention.query.weight
+decoder.layers.#.attn_kv.weight             decoder.#.attention.key_value.weight
+decoder.layers.#.attn_out.weight            decoder.#.attention.out.weight
+decoder.layers.#.norm2.weight               decoder.#.norm_mlp.weight
+decoder.layers.#.mlp.0.*                    decoder.#.mlp.up.*
+decoder.layers.#.mlp.2.*                    decoder.#.mlp.down.*
+decoder.layers.#.adaLN_modulation.*         decoder.#.modulation.*
+decoder.group_swap.base_embedding           swap.base
+decoder.group_swap.pre_query_norm.*         swap.norm.*
+decoder.group_swap.query_processor.*        swap.process.*
+decoder.group_swap.query_processor.0.*      swap.process.0.*
+decoder.group_swap.query_processor.2.*      swap.process.2.*
+decoder.group_swap.hidden_to_key_value.*    swap.key_value.*
+decoder.group_swap.output_linear.*          swap.out.*
+"""
+_GAPS = """
+len_pred.norm.weight                        gap_head.norm.weight
+len_pred.norm_final.weight                  gap_head.norm.weight
+len_pred.adaLN.*                            gap_head.modulation.*
+len_pred.adaLN_modulation.*                 gap_head.modulation.*
+len_pred.proj1.*                            gap_head.inner.*
+len_pred.proj2.*                            gap_head.out.*
+len_pred.linear.*                           gap_head.out.*
+"""
+_DIT = _rules(_ENDS + _BLOCKS)
+_FLEXIBLE = _DIT | _rules(_GAPS)
+_ENCODER = _BLOCKS.replace("\nblocks", "\nencoder.blocks").replace(" blocks", " encoder")
+_PARTITION = _rules(_ENDS + _ENCODER + _DECODER)
 
 
 def without_prefix(key: str) -> str:
@@ -123,8 +104,7 @@ def load_dit(
 ) -> Transformer:
     """A network with the weights of a reference DIT (a `backbone.` before its names is dropped)."""
     network = (CausalTransformer if causal else Transformer)(dit_config(state, heads, length))
-    fill(network, rename_dit(state))
-    return network
+    return filled(network, rename_dit(state))
 
 
 def rename_dit(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -156,9 +136,7 @@ def load_flexible(state: Mapping[str, Tensor], heads: int, length: int) -> Flexi
     config = dit_config(state, heads, length)
     config = replace(config, output_size=config.vocab_size - 2)
     gaps = "expectation" if "gap_head.inner.weight" in weights else "distribution"
-    network = FlexibleTransformer(config, gaps)
-    fill(network, weights)
-    return network
+    return filled(FlexibleTransformer(config, gaps), weights)
 
 
 # The PartitionDIT --------------------------------------------------------------------------------
@@ -173,17 +151,15 @@ def load_partition(
     "mean" and "logsumexp" are learn+freqs+mean and learn+freqs+logsumexp.
     """
     network = PartitionTransformer(partition_config(state, heads, length, queries))
-    fill(network, without_mask(rename_partition(state)))
-    return network
+    return filled(network, without_mask(rename_partition(state)))
 
 
 def rename_partition(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Their state dict under our names. Keys that no rule knows are an error."""
     renamed = _renamed(state, _PARTITION, "PartitionDIT")
-    return {
-        name: tensor.flatten() if name == "swap.base" else tensor
-        for name, tensor in renamed.items()
-    }
+    if "swap.base" in renamed:
+        renamed["swap.base"] = renamed["swap.base"].flatten()
+    return renamed
 
 
 def without_mask(renamed: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -221,7 +197,7 @@ def _plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _renamed(
-    state: Mapping[str, Tensor], rules: Mapping[str, str], network: str
+    state: Mapping[str, Tensor], rules: Mapping[re.Pattern[str], str], network: str
 ) -> dict[str, Tensor]:
     plain = _plain(state)
     names = {key: _rename(key, rules) for key in plain if key != DERIVED}
@@ -232,12 +208,9 @@ def _renamed(
     return {name: plain[key] for key, name in names.items() if name is not None}
 
 
-def _rename(key: str, rules: Mapping[str, str]) -> str | None:
-    for pattern, replacement in rules.items():
-        match = re.fullmatch(pattern, key)
-        if match:
-            return match.expand(replacement)
-    return None
+def _rename(key: str, rules: Mapping[re.Pattern[str], str]) -> str | None:
+    found = ((pattern.fullmatch(key), ours) for pattern, ours in rules.items())
+    return next((match.expand(ours) for match, ours in found if match), None)
 
 
 def listed(names: Collection[str]) -> str:
@@ -275,8 +248,9 @@ def _sizes(state: Mapping[str, Tensor], first: str, network: str) -> dict[str, A
     }
 
 
-def fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a network weights under our names; what is missing is an error."""
+def filled(network: N, weights: Mapping[str, Tensor]) -> N:
+    """A network with given weights under our names; what is missing is an error."""
     missing = sorted(set(network.state_dict()) - set(weights))
     require(not missing, "state dict", f"lacks what we call {listed(missing)}")
     network.load_state_dict(dict(weights))
+    return network

@@ -6,7 +6,6 @@ come before gigabytes are read.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,14 +39,10 @@ class Stored:
     read: Callable[[], Tensor]
     """The numbers, in memory of their own."""
 
-    def outline(self) -> Tensor:
-        """A tensor of this shape without numbers."""
-        return torch.empty(self.shape, device="meta")
-
     @property
-    def bytes(self) -> int:
-        """How much memory the numbers take."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    def outline(self) -> Tensor:
+        """A tensor of this shape and type without numbers."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
 
 @dataclass(frozen=True)
