@@ -43,13 +43,9 @@ class World:
 
     def share(self, count: int, argument: str) -> slice:
         """This process' part of `count` rows."""
-        require(
-            count % self.size == 0,
-            argument,
-            f"{count} rows cannot be shared evenly by {self.size} processes",
-            f"use a multiple of {self.size}",
-        )
-        each = count // self.size
+        each, rest = divmod(count, self.size)
+        problem = f"{count} rows cannot be shared evenly by {self.size} processes"
+        require(rest == 0, argument, problem, f"use a multiple of {self.size}")
         return slice(self.rank * each, (self.rank + 1) * each)
 
     def largest(self, *values: float) -> list[float]:
@@ -108,13 +104,9 @@ def joined(device: str = "auto") -> Iterator[World]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
-    if dist.is_initialized():
-        world = World(rank, size, chosen)
-        yield world
-        gc.collect()
-        world.wait()
-        return
-    dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
+    inside = dist.is_initialized()
+    if not inside:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
     try:
         world = World(rank, size, chosen)
         yield world
@@ -123,7 +115,8 @@ def joined(device: str = "auto") -> Iterator[World]:
         gc.collect()
         world.wait()
     finally:
-        dist.destroy_process_group()
+        if not inside:
+            dist.destroy_process_group()
 
 
 def leave(code: int) -> None:

@@ -12,8 +12,7 @@ from scipy import stats
 from partita.contracts.layouts import DENSE
 from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed, Padded
-from partita.data.shards import Shards, ShardWriter
-from partita.data.token_source import TokenSource
+from partita.data.shards import Shards, ShardWriter, TokenSource
 from partita.errors import InputError
 from partita.randomness import permuted
 

@@ -28,7 +28,7 @@ def test_lines_curves_and_previews(tmp_path):
     journal.record(6, {"bits": math.nan, "rate": 0.1})  # a gap in the curve, not an error
     journal.draw()
     assert png_size(tmp_path / "curves.png") == (960, 600)
-    journal.preview(5, ["one", "two\nlines"])
+    journal.on_preview(5, ["one", "two\nlines"])
     assert "--- 2\ntwo\nlines\n" in (tmp_path / "samples/step-00000005.txt").read_text()
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 5, 6]
     assert not list(tmp_path.glob("*.partial*"))

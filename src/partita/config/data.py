@@ -10,7 +10,7 @@ from partita.data.batches import ROWS, Padded, Rows
 from partita.data.documents import Corpus
 from partita.data.kinds import DataKind, kind_named
 from partita.data.prepare import PrepareOptions
-from partita.data.token_source import TokenSource
+from partita.data.shards import TokenSource
 from partita.data.tokenizers import LARGEST_VOCABULARY
 from partita.data.whole_rows import Whole
 from partita.errors import naming, require, require_int

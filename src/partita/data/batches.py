@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partita.contracts.batch import Batch
-from partita.data.shards import labels_at
-from partita.data.token_source import TokenSource
+from partita.data.shards import TokenSource, labels_at
 from partita.errors import InputError, require
 from partita.randomness import Noise, Purpose, permuted
 from partita.registry import Registry

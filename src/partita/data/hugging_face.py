@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partita.data.row_files import require_columns
 from partita.errors import InputError, require
 from partita.files.downloads import NotFetchedError, fetch, no_network, offline, out_of_reach
 from partita.files.names import ASK_THE_HUB, PREFIX, Hosted, hosted, looks_local, near
@@ -37,10 +38,7 @@ class Loaded:
         Numbers of classes become the data set's names for them.
         """
         names = self.data.column_names
-        has = f"it has: {', '.join(names)}"
-        for key, name in (("field", field), ("label", label)):
-            there = name is None or name in names
-            require(there, key, f"{self.name} has no column {name!r}", has)
+        require_columns(names, self.name, field, label)
         known = getattr(self.data.features.get(label), "names", None)
         columns = [field] if label is None else [field, label]
         for number, row in enumerate(self.data.select_columns(columns)):
@@ -48,7 +46,8 @@ class Loaded:
             if text is None:
                 continue
             problem = f"{self.name} row {number} holds no text under {field!r}"
-            require(isinstance(text, str), "field", f"{problem} but {type(text).__name__}", has)
+            kind, has = type(text).__name__, f"it has: {', '.join(names)}"
+            require(isinstance(text, str), "field", f"{problem} but {kind}", has)
             if label is None:
                 yield text, None
                 continue

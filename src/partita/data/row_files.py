@@ -23,7 +23,12 @@ Metadata = Any  # of pyarrow, which need not be installed
 def json_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """The value of each line of a JSONL file, after a text that says where it stands."""
     for number, line in enumerate(_lines(path), 1):
-        yield from _json_row(line, f"{path} line {number}")
+        place = f"{path} line {number}"
+        try:
+            if line.strip():
+                yield place, json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError("path", f"{place} is not JSON: {error}") from error
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -40,15 +45,6 @@ def _lines(path: Path) -> Iterator[str]:
         problem = f"{path} line {number} has more than {LONGEST_LINE:,} characters"
         require(size <= LONGEST_LINE, "path", problem, _SHORTER)
     yield "".join(held)
-
-
-def _json_row(line: str, place: str) -> Iterator[tuple[str, Any]]:
-    if not line.strip():
-        return
-    try:
-        yield place, json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError("path", f"{place} is not JSON: {error}") from error
 
 
 def json_texts(path: Path, field: str, label: str | None) -> Iterator[Labelled]:
@@ -79,9 +75,7 @@ def parquet_texts(path: Path, field: str, label: str | None) -> Iterator[Labelle
     try:
         file = parquet.ParquetFile(path, page_checksum_verification=True)  # where there are any
         names = file.schema_arrow.names
-        for key, name in (("field", field), ("label", label)):
-            there = name is None or name in names
-            require(there, key, f"{path} has no column {name!r}", f"it has: {names}")
+        require_columns(names, path, field, label)
         _refuse_long_rows(path, file.metadata, field)
         columns = [field] if label is None else [field, label]
         for batch in file.iter_batches(batch_size=_ROWS, columns=columns):
@@ -97,6 +91,13 @@ def parquet_texts(path: Path, field: str, label: str | None) -> Iterator[Labelle
     except Exception as error:  # a damaged file raises nearly anything
         why = " ".join(str(error).split())
         raise InputError("path", f"{path} is damaged or no Parquet file: {why}") from error
+
+
+def require_columns(names: list[str], place: str | Path, field: str, label: str | None) -> None:
+    """Refuse rows without the column of the texts, or that of the classes if there is one."""
+    for key, name in (("field", field), ("label", label)):
+        there = name is None or name in names
+        require(there, key, f"{place} has no column {name!r}", f"it has: {', '.join(names)}")
 
 
 def _refuse_long_rows(path: Path, metadata: Metadata, field: str) -> None:

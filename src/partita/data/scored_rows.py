@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from partita.data.documents import SEPARATORS, Corpus
 from partita.data.tokenizers import Tokenizer
 from partita.errors import require
 
+L = TypeVar("L")
 Rows = tuple[Int64[Tensor, "N L"], Bool[Tensor, "N L"]]
 _END_OF_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
@@ -57,28 +58,37 @@ def corpus_rows(
     parts: list[Rows] = []
     stream: list[int] = []
     labels: list[str | None] = []
-    seen = characters = size = 0
-    for text, label in whole_documents(corpus, SEPARATORS[corpus.documents]):
-        ids = tokenizer.encode(text)
-        if limit is not None and seen + len(ids) > limit:
-            ids = ids[: limit - seen]
-            text = tokenizer.decode(ids)
-        characters += len(text)
-        size += len(text.encode())
-        seen += len(ids)
+    characters = size = 0
+    texts = whole_documents(corpus, SEPARATORS[corpus.documents])
+    for text, ids, label in _first(limit, texts, tokenizer):
+        characters, size = characters + len(text), size + len(text.encode())
         if apart:
-            parts.append(windows(ids, length))
+            parts.append(windows(ids.tolist(), length))
             labels += [label] * len(parts[-1][0])
         else:
-            stream += ids
-        if limit is not None and seen >= limit:
-            break
+            stream += ids.tolist()
     if stream:
         parts.append(windows(stream, length))
         labels = [None] * len(parts[-1][0])
     require(bool(parts), "file", f"{corpus.path} holds no text")
     tokens, real = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     return ScoredRows(tokens, real, characters, size, labels)
+
+
+def _first(
+    limit: int | None, texts: Iterable[tuple[str, L]], tokenizer: Tokenizer
+) -> Iterator[tuple[str, NDArray[Any], L]]:
+    """Texts with their tokens, up to a number of tokens: the last text is cut there."""
+    seen = 0
+    for text, label in texts:
+        ids = tokenizer.encode_array(text)
+        if limit is not None and seen + len(ids) > limit:
+            ids = ids[: limit - seen]
+            text = tokenizer.decode(ids.tolist())
+        seen += len(ids)
+        yield text, ids, label
+        if limit is not None and seen >= limit:
+            return
 
 
 def whole_rows(
@@ -103,9 +113,7 @@ def whole_rows(
             continue
         texts.append(ids)
         labels.append(label)
-        characters += len(text)
-        size += len(text.encode())
-        seen += len(texts[-1])
+        seen, characters, size = seen + len(ids), characters + len(text), size + len(text.encode())
         if limit is not None and seen >= limit:
             break
     require(bool(texts), "file", f"{corpus.path} holds no text that fits the model")
@@ -135,18 +143,13 @@ def token_stream(corpus: Corpus, tokenizer: Tokenizer, limit: int | None = None)
     Its pieces become tokens one by one, as they do for training.
     """
     arrays: list[NDArray[Any]] = []
-    kind, seen, characters, size = np.min_scalar_type(tokenizer.vocab_size), 0, 0, 0
-    for piece in corpus.pieces():
-        text = piece.text + (SEPARATORS[corpus.documents] if piece.ends else "")
-        ids = tokenizer.encode_array(text)
-        if limit is not None and seen + len(ids) > limit:
-            ids = ids[: limit - seen]
-            text = tokenizer.decode(ids.tolist())
+    kind, characters, size = np.min_scalar_type(tokenizer.vocab_size), 0, 0
+    end = SEPARATORS[corpus.documents]
+    texts = ((piece.text + end if piece.ends else piece.text, None) for piece in corpus.pieces())
+    for text, ids, _ in _first(limit, texts, tokenizer):
         arrays.append(ids.astype(kind))
-        seen, characters, size = seen + len(ids), characters + len(text), size + len(text.encode())
-        if limit is not None and seen >= limit:
-            break
-    require(seen > 0, "path", f"{corpus.path} holds no text", "name another file")
+        characters, size = characters + len(text), size + len(text.encode())
+    require(any(map(len, arrays)), "path", f"{corpus.path} holds no text", "name another file")
     return Stream(np.concatenate(arrays), characters, size)
 
 

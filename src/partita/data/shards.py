@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,11 +41,28 @@ from partita.data.manifest import (
     sizes,
     smallest_dtype,
 )
-from partita.data.token_source import TokenSource
 from partita.errors import require
 from partita.files.atomic import whole_folder
 
 SHARD_TOKENS = 1 << 27  # 128 Mi tokens: 256 MiB for vocabularies up to 65,536
+
+
+class TokenSource(ABC):
+    """Tokens that are read by range: shards on disk, or a tensor in memory."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def ends(self) -> NDArray[np.int64]:
+            """Where each document ends, counted in tokens."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Tokens of all documents."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> Int64[Tensor, "N"]:
+        """Tokens start..stop."""
 
 
 class ShardWriter:

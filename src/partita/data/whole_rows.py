@@ -17,8 +17,7 @@ from torch import Tensor
 from partita.data.any_tokenizer import AnyTokenizer
 from partita.data.batches import ROWS, Rows
 from partita.data.prepared import TOKENIZER, TOKENIZER_TENSORS
-from partita.data.shards import ShardWriter
-from partita.data.token_source import TokenSource
+from partita.data.shards import ShardWriter, TokenSource
 from partita.errors import require
 
 

@@ -25,7 +25,13 @@ from partita.evaluation.features import FeatureNetwork
 from partita.files import format
 from partita.networks.classifier import ClassifierNetwork
 from partita.randomness import Noise, Purpose
-from partita.training.image_trainer import ImageTrainer, StepOptions, require_images, seeded
+from partita.training.image_trainer import (
+    ClippedAdamW,
+    StepOptions,
+    image_steps,
+    require_images,
+    seeded,
+)
 from partita.version import __version__
 
 BATCH = 512  # images at a time
@@ -177,32 +183,6 @@ def _described(shape: Mapping[str, Any]) -> tuple[ClassifierNetwork, tuple[str, 
 # Training ----------------------------------------------------------------------------------------
 
 
-class ClassifierTrainer(ImageTrainer[float]):
-    """Cross-entropy with smoothed targets; it reports the accuracy on a step's own images."""
-
-    def __init__(
-        self, images: Images, classes: int, options: ClassifierOptions, device: torch.device
-    ) -> None:
-        self.pixels, self.labels = images.bytes(), images.labels
-        _, channels, rows, columns = self.pixels.shape
-        sizes = {"width": options.width, "dimension": options.dimension}
-        with seeded(options.seed):
-            network = ClassifierNetwork(channels, (rows, columns), classes, **sizes)
-            self.network = network.to(device)
-        super().__init__([self.network], options)
-        self.classifier, self.device = options, device
-
-    def loss(self, rows: Int64[Tensor, "B"], step: int) -> tuple[Tensor, float]:
-        options = self.classifier
-        moved = shifted(self.pixels[rows], options.shift, options.seed, step)
-        target = self.labels[rows].to(self.device)
-        logits = self.network(scaled(moved.to(self.device)))
-        loss = F.cross_entropy(logits, target, label_smoothing=options.smoothing)
-        wanted = options.reports_at(step)  # reading numbers waits for the device
-        right = float((logits.argmax(1) == target).double().mean()) if wanted else 0.0
-        return loss, right
-
-
 def train_classifier(
     images: Images,
     data: str,
@@ -216,14 +196,22 @@ def train_classifier(
     options = options or ClassifierOptions()
     require_images(len(images))
     classes = images.classes or tuple(map(str, range(int(images.labels.max()) + 1)))
-    trainer = ClassifierTrainer(images, len(classes), options, choose_device(options.device))
-
-    def report(step: int, loss: float, accuracy: float) -> None:
-        if callback is not None:
-            callback(ClassifierProgress(step, loss, accuracy))
-
-    trainer.train(len(images), report)
-    return ImageClassifier(trainer.network, classes, data)
+    device, pixels = choose_device(options.device), images.bytes()
+    _, channels, rows, columns = pixels.shape
+    sizes = {"width": options.width, "dimension": options.dimension}
+    with seeded(options.seed):
+        network = ClassifierNetwork(channels, (rows, columns), len(classes), **sizes).to(device)
+    optimizer = ClippedAdamW([network], options)
+    for step, index in image_steps(len(images), options):
+        moved = shifted(pixels[index], options.shift, options.seed, step)
+        target = images.labels[index].to(device)
+        logits = network(scaled(moved.to(device)))
+        loss = F.cross_entropy(logits, target, label_smoothing=options.smoothing)
+        optimizer.step(loss, step)
+        if callback is not None and options.reports_at(step):
+            accuracy = float((logits.argmax(1) == target).double().mean())
+            callback(ClassifierProgress(step + 1, float(loss.detach()), accuracy))
+    return ImageClassifier(network, classes, data)
 
 
 def shifted(pixels: Pixels, most: int, seed: int, step: int) -> Pixels:

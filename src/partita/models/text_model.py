@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -85,51 +85,23 @@ class TextModel(TrainedModel):
         chosen = self.drawing(options) | {"label": self.label_number(label)}
         return self.decode(self.drawn(count, prompt=prompt.to(self.device), **chosen))
 
-    @overload
-    def score(
-        self, text: str, *, label: str | int | None = None, replicates: int = 8, seed: int = 0
-    ) -> Score: ...
+    def _scores(self, texts: list[Any], *how: Any) -> list[Score]:
+        scores = []
+        for place, text in enumerate(texts, 1):
+            with _numbered(place, len(texts)):
+                scores.append(self._score(text, *how))
+        return scores
 
-    @overload
-    def score(
-        self, text: list[str], *, label: str | int | None = None, replicates: int = 8, seed: int = 0
-    ) -> list[Score]: ...
-
-    def score(
-        self,
-        text: str | list[str],
-        *,
-        label: str | int | None = None,
-        replicates: int = 8,
-        seed: int = 0,
-    ) -> Score | list[Score]:
-        """How many bits the model needs for a text, at most: its bound, with standard error.
-
-        Of several texts it is a list of scores, each as if its text were the only one. A text
-        longer than the model is scored in consecutive windows. A model of flexible length refuses
-        such a text: each window would be a text with an end.
-        """
-        if isinstance(text, list):
-            scores = []
-            for place, one in enumerate(text, 1):
-                with _numbered(place, len(text)):
-                    scores.append(self.score(one, label=label, replicates=replicates, seed=seed))
-            return scores
+    def _score(self, text: Any, label: str | int | None, replicates: int, seed: int) -> Score:  # noqa: ANN401 - checked here
         problem = f"must be a text or a list of texts, got {type(text).__name__}"
         require(isinstance(text, str), "text", problem)
         ids, number = self.tokenizer.encode(text), self.label_number(label)
         if self.flexible:
             return self._score_whole(text, ids, number, replicates, seed)
         require(len(ids) > 0, "text", "is empty")
-        tokens, real = windows(ids, self.length)
-        bound = nelbo(
-            self.method,  # type: ignore[arg-type]
-            tokens.to(self.device),
-            is_token=real.to(self.device),
-            label=number,
-            replicates=replicates,
-            seed=seed,
-        )
+        tokens, real = (part.to(self.device) for part in windows(ids, self.length))
+        how = {"label": number, "replicates": replicates, "seed": seed}
+        bound = nelbo(self.method, tokens, is_token=real, **how)  # type: ignore[arg-type]
         return Score(bound.bits * bound.tokens, bound.bits_error * bound.tokens, bound, len(text))
 
     def _score_whole(

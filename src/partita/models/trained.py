@@ -88,8 +88,25 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         self, text: list[str], *, label: str | int | None = None, replicates: int = 8, seed: int = 0
     ) -> list[Score]: ...
 
-    def score(self, *_: object, **__: object) -> Score | list[Score]:
-        """How many bits a model of text needs for a text; others have no such score."""
+    def score(
+        self,
+        text: str | list[str],
+        *,
+        label: str | int | None = None,
+        replicates: int = 8,
+        seed: int = 0,
+    ) -> Score | list[Score]:
+        """How many bits a model of text needs for a text, at most: its bound, with standard error.
+
+        Of several texts it is a list of scores, each as if its text were the only one. A text
+        longer than the model is scored in consecutive windows. A model of flexible length refuses
+        such a text: each window would be a text with an end. Models of other data refuse all texts.
+        """
+        several = isinstance(text, list)
+        scores = self._scores(text if several else [text], label, replicates, seed)
+        return scores if several else scores[0]
+
+    def _scores(self, *_: Any) -> list[Score]:
         raise InputError("model", f"is a model of {self.data}, which scores no text", self.instead)
 
     def __repr__(self) -> str:

@@ -67,12 +67,9 @@ class Engine:
         distillation_loss: Callable[..., Loss] | None = None,
     ) -> None:
         """`distillation_loss` replaces the method's own loss."""
-        require(
-            isinstance(method, nn.Module) and callable(getattr(method, "loss", None)),
-            "method",
-            f"{type(method).__name__} has no loss",
-            "wrap a network in a method such as MDLM",
-        )
+        trainable = isinstance(method, nn.Module) and callable(getattr(method, "loss", None))
+        problem = f"{type(method).__name__} has no loss"
+        require(trainable, "method", problem, "wrap a network in a method such as MDLM")
         self.method, self.options, self.run, self.world = method, options, run, world
         method.to(world.device)
         network = getattr(method, "network", method)
@@ -149,8 +146,8 @@ class Engine:
         noise = Noise(self.options.seed, part.rows, VALIDATION_STREAM if bound else 0, since)
         half = self.options.precision == "bfloat16"
         with torch.autocast(self.world.device.type, torch.bfloat16, enabled=half):
-            objective, nats = self.objective(part, noise, step, bound)
-        return objective, nats
+            found: tuple[Tensor, Tensor] = self.objective(part, noise, step, bound)
+        return found
 
     def _seed_dropout(self, part: int) -> None:
         """Seed torch's generator, which dropout draws from, by the step."""
@@ -198,11 +195,8 @@ class Engine:
 
     def averaged(self) -> dict[str, Tensor]:
         """The averaged weights, unsharded, on the CPU. All processes must call this."""
-        state = self.method.state_dict()
-        return {
-            name: self._keep(self.average.shadow.get(name, tensor))
-            for name, tensor in state.items()
-        }
+        state = self.method.state_dict() | self.average.shadow
+        return {name: self._keep(tensor) for name, tensor in state.items()}
 
     def state(self) -> dict[str, Tensor]:
         """What resuming needs besides: weights and optimizer states. All processes must call it."""
@@ -215,11 +209,12 @@ class Engine:
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self.method.named_parameters():
             yield f"weights.{name}", parameter
-        for number, name, parameter in self._optimized():
+        for number, name, parameter in self.optimized():
             for key, value in self.optimizers[number].state[parameter].items():
                 yield f"{state_prefix(number)}{key}.{name}", value
 
-    def _optimized(self) -> Iterator[tuple[int, str, nn.Parameter]]:
+    def optimized(self) -> Iterator[tuple[int, str, nn.Parameter]]:
+        """All parameters with the numbers of their optimizers and with their names."""
         names = {parameter: name for name, parameter in self.method.named_parameters()}
         for number, optimizer in enumerate(self.optimizers):
             for group in optimizer.param_groups:
@@ -237,7 +232,7 @@ class Engine:
             for name, parameter in self.method.named_parameters():
                 self._fill(parameter, left.pop(f"weights.{name}"))
                 self._fill(self.average.shadow[name], averaged[name])
-            for number, name, parameter in self._optimized():
+            for number, name, parameter in self.optimized():
                 prefix, suffix = state_prefix(number), f".{name}"
                 for key in [k for k in left if k.startswith(prefix) and k.endswith(suffix)]:
                     short = key[len(prefix) : -len(suffix)]
@@ -248,9 +243,6 @@ class Engine:
 
     @staticmethod
     def _fill(tensor: Tensor, value: Tensor) -> None:
-        require(
-            tensor.shape == value.shape,
-            "checkpoint",
-            f"a tensor of shape {list(value.shape)} stands where {list(tensor.shape)} is expected",
-        )
+        shapes = f"shape {list(value.shape)} stands where {list(tensor.shape)} is expected"
+        require(tensor.shape == value.shape, "checkpoint", f"a tensor of {shapes}")
         tensor.copy_(like(value, tensor))

@@ -1,4 +1,4 @@
-"""The training loop of small image networks: VQ tokenizers and classifiers.
+"""Training of small image networks: VQ tokenizers and classifiers.
 
 It shares the learning rate, the clipped step and the stateless order of rows with the training of
 methods. It has no checkpoints, no moving average and no other processes: such a network trains in
@@ -8,11 +8,9 @@ minutes.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Int64
@@ -30,7 +28,6 @@ from partita.errors import (
 from partita.optim.optimizers import BETAS, take_step
 from partita.randomness import permuted
 
-Seen = TypeVar("Seen")
 _WARMUP = 0.05  # fraction of a run over which the learning rate rises
 _CLIP = 1.0
 
@@ -89,48 +86,24 @@ class ClippedAdamW:
 
     def step(self, loss: Tensor, step: int) -> None:
         """One optimizer step on the loss; a loss that is not finite is refused."""
-        if self.options.reports_at(step):  # reading a loss waits for the device
-            check_finite(float(loss.detach()), step)
+        # Reading a loss waits for the device.
+        if self.options.reports_at(step) and not math.isfinite(value := float(loss.detach())):
+            problem = f"the loss is {value} at step {step}"
+            raise InputError("training", problem, "lower learning_rate")
         self.adamw.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         take_step([self.adamw], self.parameters, self.options.rate_at(step), _CLIP)
 
 
-class ImageTrainer(ABC, Generic[Seen]):
-    """Trains some modules on images, given by index. A subclass defines the loss."""
+def image_steps(count: int, options: StepOptions) -> Iterator[tuple[int, Int64[Tensor, "B"]]]:
+    """All steps, with the indices of their images, of `count` ones.
 
-    def __init__(self, modules: Sequence[nn.Module], options: StepOptions) -> None:
-        self.options = options
-        self.optimizer = ClippedAdamW(modules, options)
-
-    @abstractmethod
-    def loss(self, rows: Int64[Tensor, "B"], step: int) -> tuple[Tensor, Seen]:
-        """The loss of the images at these indices, and what `stepped` and reports need of it."""
-
-    def stepped(self, seen: Seen, step: int) -> None:
-        """Called after each optimizer step."""
-
-    def train(self, count: int, report: Callable[[int, float, Seen], None]) -> None:
-        """Train on `count` images; `report` gets the steps done, the newest loss and its `Seen`."""
-        for step in range(self.options.steps):
-            loss, seen = self.loss(rows_of_step(count, self.options, step), step)
-            self.optimizer.step(loss, step)
-            self.stepped(seen, step)
-            if self.options.reports_at(step):
-                report(step + 1, float(loss.detach()), seen)
-
-
-def rows_of_step(count: int, options: StepOptions, step: int) -> Int64[Tensor, "B"]:
-    """Indices of a step's images: each image once per epoch, each epoch in its own order."""
+    Each image comes once per epoch, and each epoch has an order of its own.
+    """
     size = options.batch_size
-    numbers = torch.arange(step * size, (step + 1) * size)
-    return permuted(numbers % count, count, options.seed, numbers // count)
-
-
-def check_finite(loss: float, step: int) -> None:
-    """Refuse a loss that is not finite."""
-    if not math.isfinite(loss):
-        raise InputError("training", f"the loss is {loss} at step {step}", "lower learning_rate")
+    for step in range(options.steps):
+        numbers = torch.arange(step * size, (step + 1) * size)
+        yield step, permuted(numbers % count, count, options.seed, numbers // count)
 
 
 def require_images(count: int) -> None:

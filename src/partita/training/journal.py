@@ -78,19 +78,14 @@ class Journal(Recorder):
         self.draw()
 
     def on_preview(self, step: int, samples: list[str] | Tensor) -> None:
-        self.preview(step, samples)
-
-    def preview(self, step: int, samples: list[str] | Tensor) -> None:
         """Save some samples: texts, or images as one picture."""
-        if isinstance(samples, Tensor):
-            path = self.folder / SAMPLES / f"step-{step:08}.png"
-            with parents_made(path):
-                grid_png(samples, math.ceil(math.sqrt(len(samples))), path)
-            return
-        path, texts = self.folder / SAMPLES / f"step-{step:08}.txt", samples
-        body = "\n".join(f"--- {number}\n{text}\n" for number, text in enumerate(texts, 1))
+        path = self.folder / SAMPLES / f"step-{step:08}"
         with parents_made(path):
-            write_whole(path, body)
+            if isinstance(samples, Tensor):
+                grid_png(samples, math.ceil(math.sqrt(len(samples))), path.with_suffix(".png"))
+                return
+            texts = (f"--- {number}\n{text}\n" for number, text in enumerate(samples, 1))
+            write_whole(path.with_suffix(".txt"), "\n".join(texts))
 
     def draw(self) -> None:
         """Draw the curves, if matplotlib is installed."""

@@ -201,15 +201,8 @@ def fit(
 
 
 def _check_stream(stream: Tensor, length: int) -> None:
-    require(
-        isinstance(stream, Tensor) and stream.ndim == 1 and stream.dtype == torch.int64,
-        "stream",
-        "must be a one-dimensional int64 tensor of token ids",
-        "torch.tensor(tokenizer.encode(text)) is one",
-    )
-    require(
-        stream.numel() >= length,
-        "stream",
-        f"{stream.numel()} tokens do not fill one row of {length}",
-        "give more text or a smaller length",
-    )
+    fits = isinstance(stream, Tensor) and stream.ndim == 1 and stream.dtype == torch.int64
+    problem = "must be a one-dimensional int64 tensor of token ids"
+    require(fits, "stream", problem, "torch.tensor(tokenizer.encode(text)) is one")
+    problem = f"{stream.numel()} tokens do not fill one row of {length}"
+    require(stream.numel() >= length, "stream", problem, "give more text or a smaller length")

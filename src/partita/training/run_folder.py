@@ -75,11 +75,8 @@ class RunFolder:
 
     def _resume_from(self, newest: Path, engine: Engine) -> Path:
         checksums = format.verify(newest)
-        require(
-            {format.TRAINING, format.STATE} <= set(checksums),
-            "out",
-            f"{newest} is a model without the state to go on from",
-        )
+        complete = {format.TRAINING, format.STATE} <= set(checksums)
+        require(complete, "out", f"{newest} is a model without the state to go on from")
         step, seconds, metrics = _progress(newest)
         version = format.version_of(newest)
         averaged, training = (
@@ -116,12 +113,9 @@ class RunFolder:
 
     def _let_go(self) -> None:
         every = checkpoints.listed(self.folder)
-        kept = {
-            *every[-self.recipe.run.keep_checkpoints :],
-            checkpoints.best(self.folder, pass_over_damage=True),
-        }
-        for old in every:
-            if old not in kept:
+        best = checkpoints.best(self.folder, pass_over_damage=True)
+        for old in every[: -self.recipe.run.keep_checkpoints]:
+            if old != best:
                 remove_folder(old)
 
     def best_bits(self) -> float:
@@ -137,10 +131,8 @@ class RunFolder:
 def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
     """Step, seconds and metrics that a checkpoint holds."""
     path = checkpoint / format.STATE
-    state = format.read_json(path)
-    step: Any = state.get("step")
-    seconds: Any = state.get("seconds")
-    metrics: Any = state.get("metrics")
+    state: Any = format.read_json(path)
+    step, seconds, metrics = (state.get(name) for name in ("step", "seconds", "metrics"))
     try:
         require_int(step, "step", 0)
         require_number(seconds, "seconds")
@@ -151,11 +143,8 @@ def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
         require(numbers, "metrics", "must hold names and numbers")
     except InputError as error:
         raise InputError("out", f"{path} is damaged: {error}") from error
-    require(
-        checkpoint.name == checkpoints.folder_of(Path(), step).name,
-        "out",
-        f"{path} is of step {step}, which the folder's name denies",
-    )
+    same = checkpoint.name == checkpoints.folder_of(Path(), step).name
+    require(same, "out", f"{path} is of step {step}, which the folder's name denies")
     return step, float(seconds), metrics
 
 
@@ -166,36 +155,24 @@ def _check_tensors(
     state = engine.method.state_dict()
     expected = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
     format.check_tensors(checkpoint / format.WEIGHTS, averaged, expected, "out")
-    parameters = dict(engine.method.named_parameters())
-    expected = {f"weights.{name}": (p.shape, p.dtype) for name, p in parameters.items()}
-    names = {parameter: name for name, parameter in parameters.items()}
-    for number, optimizer in enumerate(engine.optimizers):
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            expected |= _kept(
-                state_prefix(number), names[parameter], parameter, optimizer, training
-            )
+    parameters = engine.method.named_parameters()
+    expected = {f"weights.{name}": (p.shape, p.dtype) for name, p in parameters}
+    for number, name, parameter in engine.optimized():
+        kind = type(engine.optimizers[number]).__name__
+        expected |= _kept(state_prefix(number), name, parameter, kind, training)
     format.check_tensors(checkpoint / format.TRAINING, training, expected, "out")
 
 
 def _kept(
-    prefix: str,
-    name: str,
-    parameter: Tensor,
-    optimizer: torch.optim.Optimizer,
-    training: dict[str, Tensor],
+    prefix: str, name: str, parameter: Tensor, optimizer: str, training: dict[str, Tensor]
 ) -> dict[str, format.Kind]:
     """The tensors of an optimizer's state for a parameter; none if it never had a gradient."""
-    keys = _KEPT.get(type(optimizer).__name__)
+    keys = _KEPT.get(optimizer)
     if keys is None:  # an optimizer registered by the user: its state is unknown
         stored = (key for key in training if key.startswith(prefix) and key.endswith(f".{name}"))
         return {key: (training[key].shape, training[key].dtype) for key in stored}
-    kinds = {
-        f"{prefix}{key}.{name}": (
-            torch.Size() if key == "step" else parameter.shape,
-            parameter.dtype,
-        )
-        for key in keys
-    }
+    shapes = {key: torch.Size() if key == "step" else parameter.shape for key in keys}
+    kinds = {f"{prefix}{key}.{name}": (shapes[key], parameter.dtype) for key in keys}
     return kinds if kinds.keys() & training.keys() else {}
 
 

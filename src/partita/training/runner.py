@@ -18,7 +18,6 @@ from partita.contracts.estimate import Estimate
 from partita.data.batches import Order
 from partita.data.frequencies import corpus_entropy
 from partita.data.prepared import Prepared
-from partita.data.shards import Shards
 from partita.errors import naming
 from partita.files.names import PREFIX, RUNS
 from partita.methods.contracts import TextMethod
@@ -147,21 +146,18 @@ def _info(run: RunFolder, prepared: Prepared, engine: Engine, resumed: Path | No
     recipe, method, world = run.recipe, engine.method, engine.world
     # A divergence, or the bits of texts with their ends, cannot be compared with an entropy.
     apart = recipe.distillation.round > 0 or (isinstance(method, TextMethod) and method.whole_texts)
+    counted = min(len(prepared.train), _ENTROPY_TOKENS)
     return RunInfo(
         run.folder,
         prepared,
         parameters=sum(p.numel() for p in method.parameters()),
-        unigram_bits=None if apart else _unigram_bits(prepared.train),
+        unigram_bits=None if apart else corpus_entropy(prepared.train.read(0, counted).numpy()),
         resumed=resumed,
         device=str(world.device),
         processes=world.size,
         left_out=left_out(recipe, prepared),
         bounded=method.is_bounding if isinstance(method, TextMethod) else True,
     )
-
-
-def _unigram_bits(tokens: Shards) -> float:
-    return corpus_entropy(tokens.read(0, min(len(tokens), _ENTROPY_TOKENS)).numpy())
 
 
 class RunTrainer(Trainer):
@@ -213,8 +209,7 @@ class RunTrainer(Trainer):
         if engine.world.first:
             method = build(run.recipe, run.tokenizer, weights, run.folder).to(engine.world.device)
             model = model_class(run.tokenizer)(method, run.tokenizer, run.recipe)
-            samples = model.preview(count)
-            self.callbacks.on_preview(engine.step, samples)
+            self.callbacks.on_preview(engine.step, model.preview(count))
         engine.world.wait()
 
     def save(self) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,14 +18,15 @@ from partita.networks.vq import PatchDiscriminator, VQConfig, VQNetwork, usage
 from partita.registry import Registry
 from partita.training.image_trainer import (
     ClippedAdamW,
-    ImageTrainer,
     StepOptions,
+    image_steps,
     require_images,
     seeded,
 )
 
 HALF_BYTE = 1 / 255  # half the distance of two neighboring bytes on the scale from -1 to 1
-RECONSTRUCTIONS: Registry[type[Reconstruction]] = Registry("reconstruction")
+RECONSTRUCTIONS: Registry[Callable[[int], nn.Module]] = Registry("reconstruction")
+"""Losses of pixels (from -1 to 1) with some channels, averaged over pixels."""
 
 
 @dataclass(frozen=True)
@@ -80,35 +79,14 @@ class VQProgress:
     """Number of unused codes that were moved since the last report."""
 
 
-# Losses ------------------------------------------------------------------------------------------
-
-
-class Reconstruction(nn.Module, ABC):
-    """Reconstruction loss of pixels (from -1 to 1), averaged over pixels."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.channels = channels
-
-    @abstractmethod
-    def forward(
-        self, guess: Float[Tensor, "N C H W"], x: Float[Tensor, "N C H W"]
-    ) -> Float[Tensor, ""]:
-        """The mean over pixels."""
-
-
 @RECONSTRUCTIONS.register("l2")
-class SquaredError(Reconstruction):
+def squared_error(channels: int) -> nn.Module:  # noqa: ARG001 - of no channel in particular
     """The mean squared error."""
-
-    def forward(
-        self, guess: Float[Tensor, "N C H W"], x: Float[Tensor, "N C H W"]
-    ) -> Float[Tensor, ""]:
-        return F.mse_loss(guess, x)
+    return nn.MSELoss()
 
 
 @RECONSTRUCTIONS.register("logistic")
-class DiscretisedLogistic(Reconstruction):
+class DiscretisedLogistic(nn.Module):
     """Nats per pixel if bytes are the rounded values of a logistic distribution around the guess.
 
     Its width is learned, one for each channel. The probability of a byte is s(a) - s(b) at the ends
@@ -117,7 +95,7 @@ class DiscretisedLogistic(Reconstruction):
     """
 
     def __init__(self, channels: int) -> None:
-        super().__init__(channels)
+        super().__init__()
         self.log_scale = nn.Parameter(torch.full((channels, 1, 1), -2.0))
 
     def forward(
@@ -150,62 +128,6 @@ class Adversary:
         self.optimizer.step(F.relu(1 - real).mean() + F.relu(1 + false).mean(), step)
 
 
-# Training ----------------------------------------------------------------------------------------
-
-
-class _Pass(NamedTuple):
-    """A batch of images, with what the network computed of them."""
-
-    x: Tensor
-    vectors: Tensor
-    codes: Tensor
-    guess: Tensor
-
-
-class VQTrainer(ImageTrainer[_Pass]):
-    """Trains with reconstruction and commitment, and with an adversary from some step on."""
-
-    def __init__(self, pixels: Tensor, options: VQOptions, device: torch.device) -> None:
-        _, channels, rows, columns = pixels.shape
-        with seeded(options.seed):
-            self.network = VQNetwork(options.network, channels, (rows, columns)).to(device)
-            self.measure = RECONSTRUCTIONS[options.reconstruction](channels).to(device)
-            self.adversary = Adversary(channels, options, device) if options.adversarial else None
-        super().__init__([self.network, self.measure], options)
-        self.pixels, self.vq, self.device = pixels, options, device
-        self.revived = 0
-
-    def loss(self, rows: Int64[Tensor, "B"], step: int) -> tuple[Tensor, _Pass]:
-        network, options = self.network, self.vq
-        x = scaled(self.pixels[rows].to(self.device))
-        vectors = network.vectors(x)
-        self.revived += network.quantiser.revive(vectors, options.seed, step)
-        values, codes, commitment = network.quantiser(vectors)
-        guess = network.pixels(values)
-        loss = self.measure(guess, x) + options.commitment * commitment
-        judge = self._judge(step)
-        if judge is not None:
-            loss = loss + options.adversarial * judge.opinion(guess)
-        return loss, _Pass(x, vectors, codes, guess)
-
-    def stepped(self, seen: _Pass, step: int) -> None:
-        self.network.quantiser.follow(seen.vectors, seen.codes)
-        judge = self._judge(step)
-        if judge is not None:
-            judge.learn(seen.guess, seen.x, step)
-
-    def _judge(self, step: int) -> Adversary | None:
-        """The adversary, from the step at which it begins; None before."""
-        begun = step >= self.vq.adversarial_from * self.vq.steps
-        return self.adversary if begun else None
-
-    def progress(self, step: int, loss: float, seen: _Pass) -> VQProgress:
-        """Progress since the last report."""
-        quality = _seen(seen.guess, seen.x, seen.codes, self.network.quantiser.size)
-        revived, self.revived = self.revived, 0
-        return VQProgress(step, loss, quality, revived)
-
-
 def train_vq(
     images: Images,
     options: VQOptions | None = None,
@@ -214,14 +136,32 @@ def train_vq(
     """Train a tokenizer on images; on a CPU the same seed gives the same one."""
     options = options or VQOptions()
     require_images(len(images))
-    trainer = VQTrainer(images.bytes(), options, choose_device(options.device))
-
-    def report(step: int, loss: float, seen: _Pass) -> None:
-        if callback is not None:
-            callback(trainer.progress(step, loss, seen))
-
-    trainer.train(len(images), report)
-    return VQTokenizer(trainer.network)
+    device, pixels = choose_device(options.device), images.bytes()
+    _, channels, rows, columns = pixels.shape
+    with seeded(options.seed):
+        network = VQNetwork(options.network, channels, (rows, columns)).to(device)
+        measure = RECONSTRUCTIONS[options.reconstruction](channels).to(device)
+        adversary = Adversary(channels, options, device) if options.adversarial else None
+    optimizer, quantiser, revived = ClippedAdamW([network, measure], options), network.quantiser, 0
+    for step, index in image_steps(len(images), options):
+        x = scaled(pixels[index].to(device))
+        vectors = network.vectors(x)
+        revived += quantiser.revive(vectors, options.seed, step)
+        values, codes, commitment = quantiser(vectors)
+        guess = network.pixels(values)
+        loss = measure(guess, x) + options.commitment * commitment
+        judge = adversary if step >= options.adversarial_from * options.steps else None
+        if judge is not None:
+            loss = loss + options.adversarial * judge.opinion(guess)
+        optimizer.step(loss, step)
+        quantiser.follow(vectors, codes)
+        if judge is not None:
+            judge.learn(guess, x, step)
+        if callback is not None and options.reports_at(step):
+            quality = _seen(guess, x, codes, quantiser.size)
+            callback(VQProgress(step + 1, float(loss.detach()), quality, revived))
+            revived = 0
+    return VQTokenizer(network)
 
 
 def _seen(guess: Tensor, x: Tensor, codes: Tensor, size: int) -> VQQuality:
