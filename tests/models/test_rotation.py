@@ -5,8 +5,10 @@ from __future__ import annotations
 import queue
 import shutil
 import threading
+from functools import partial
 
 import pytest
+import torch
 
 import partita
 from partita.commands import main
@@ -148,6 +150,7 @@ def test_a_real_race(exported, run, monkeypatch):
     tries, so that it comes to its end on the slowest machine.
     """
     reads, looked_up, turns = [], [], queue.Queue()
+    read = partial(assembling.assembled, device=torch.device("cpu"))
     monkeypatch.setattr(finding, "find", lambda *a, **k: looked_up.append(a) or find(*a, **k))
 
     def train():
@@ -163,7 +166,7 @@ def test_a_real_race(exported, run, monkeypatch):
         while len(looked_up) < len(reads) + 3 and len(reads) < 60:
             for step in range(3, 7):
                 turns.put(step + 4 * len(reads))
-            reads.append(read_found(assembling.read, "run"))
+            reads.append(read_found(read, "run"))
             turns.join()
     finally:
         turns.put(None)

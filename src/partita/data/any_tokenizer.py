@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from partita.errors import InputError
+from partita.errors import InputError, require
 from partita.registry import Registry
 
 
@@ -39,15 +39,13 @@ class AnyTokenizer(ABC):
         """The tensors that belong to it, if it has some."""
         return {}
 
-
-class Restorable(Protocol):
-    """A class of tokenizers that can be restored from a description without its "kind"."""
-
     @staticmethod
-    def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> AnyTokenizer: ...
+    @abstractmethod
+    def restore(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> AnyTokenizer:
+        """The tokenizer of a description without its "kind"."""
 
 
-TOKENIZERS: Registry[type[Restorable]] = Registry("tokenizer")
+TOKENIZERS: Registry[type[AnyTokenizer]] = Registry("tokenizer")
 
 
 def from_files(description: object, tensors: Mapping[str, Tensor]) -> AnyTokenizer:
@@ -56,8 +54,7 @@ def from_files(description: object, tensors: Mapping[str, Tensor]) -> AnyTokeniz
         got = type(description).__name__
         raise InputError("tokenizer", f"its description must be a dict, got {got}")
     kind = description.get("kind")
-    if kind not in TOKENIZERS:
-        known = f"known: {', '.join(TOKENIZERS)}"
-        raise InputError("tokenizer", f"unknown kind {kind!r:.200}", known)
+    known = f"known: {', '.join(TOKENIZERS)}"
+    require(kind in TOKENIZERS, "tokenizer", f"unknown kind {kind!r:.200}", known)
     rest = {key: value for key, value in description.items() if key != "kind"}
     return TOKENIZERS[str(kind)].restore(rest, tensors)

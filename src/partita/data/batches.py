@@ -24,7 +24,7 @@ from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.data.shards import TokenSource, labels_at
-from partita.errors import InputError, require
+from partita.errors import require
 from partita.randomness import Noise, Purpose, permuted
 from partita.registry import Registry
 
@@ -85,13 +85,9 @@ class Packed(Rows):
     document_attention: bool = False
 
     def __post_init__(self) -> None:
-        total = len(self.source)
-        if total < self.length:
-            raise InputError(
-                "length",
-                f"{total} tokens do not fill one row of {self.length}",
-                "give more text, or a smaller network.length",
-            )
+        problem = f"{len(self.source)} tokens do not fill one row of {self.length}"
+        remedy = "give more text, or a smaller network.length"
+        require(len(self.source) >= self.length, "length", problem, remedy)
 
     def __len__(self) -> int:
         return len(self.source) // self.length
@@ -107,8 +103,7 @@ class Packed(Rows):
         return tokens, None, self._ends(spans) if self.document_attention else None
 
     def _ring(self, start: int, size: int) -> Tensor:
-        total = len(self.source)
-        stop = start + size
+        total, stop = len(self.source), start + size
         if stop <= total:
             return self.source.read(start, stop)
         return torch.cat([self.source.read(start, total), self.source.read(0, stop - total)])
@@ -118,10 +113,9 @@ class Packed(Rows):
         document_ends, total = self.source.ends, len(self.source)
         for row, (start, size) in enumerate(spans):
             for shift in (0, total):  # a row that passes the end of the text goes on at its start
-                low, high = np.searchsorted(
-                    document_ends, (start - shift + 1, start - shift + size + 1)
-                )
-                ends[row, torch.from_numpy(document_ends[low:high] + shift - start - 1)] = True
+                first = start - shift + 1
+                low, high = np.searchsorted(document_ends, (first, first + size))
+                ends[row, torch.from_numpy(document_ends[low:high] - first)] = True
         return ends
 
 
@@ -140,12 +134,9 @@ class Padded(Rows):
     separate it from the next. They are left out, and padding is no segment of its own."""
 
     def __post_init__(self) -> None:
-        require(
-            self.document_attention,
-            "data.document_attention",
-            "padding is never read, so rows of one document have it always",
-            "leave it out, or use packed rows",
-        )
+        problem = "padding is never read, so rows of one document have it always"
+        remedy = "leave it out, or use packed rows"
+        require(self.document_attention, "data.document_attention", problem, remedy)
         begins, sizes = documents_of(self.source, self.separator or 0)
         if self.skip:
             fits = sizes <= self.length
@@ -211,18 +202,10 @@ class Order:
         return self._read(spans, numbers, part)
 
     def _read(self, spans: list[tuple[int, int]], numbers: Tensor, part: slice) -> Batch:
-        own = spans[part]
-        tokens, valid, ends = self.rows.read(own)
-        return Batch(
-            tokens,
-            valid,
-            ends,
-            numbers[part],
-            len(spans),
-            sum(size for _, size in spans),
-            [start for start, _ in own],
-            labels_at(getattr(self.rows, "source", None), [start for start, _ in own]),
-        )
+        own, every = spans[part], sum(size for _, size in spans)
+        starts = [start for start, _ in own]
+        labels = labels_at(getattr(self.rows, "source", None), starts)
+        return Batch(*self.rows.read(own), numbers[part], len(spans), every, starts, labels)
 
     def epoch(self, step: int) -> float:
         """How often the corpus has been seen before a step."""

@@ -79,12 +79,8 @@ def opening_prompt(
     require_text(text, "prompt")
     with naming({"text": "prompt"}):
         ids = tokenizer.encode(text)
-    require(
-        len(ids) < length,
-        "prompt",
-        f"has {len(ids)} tokens, which leaves nothing of {length} to write",
-        "shorten it, or ask for a longer text",
-    )
+    problem = f"has {len(ids)} tokens, which leaves nothing of {length} to write"
+    require(len(ids) < length, "prompt", problem, "shorten it, or ask for a longer text")
     if flexible:
         return _prompt(ids, [True] * len(ids), {len(ids)})
     hidden = length - len(ids)

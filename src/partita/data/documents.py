@@ -51,14 +51,14 @@ class Corpus:
     "file" (the name, without suffixes) or "folder" (the name of the folder that holds the file)."""
 
     def __post_init__(self) -> None:
-        require(
-            self.documents in SEPARATORS,
-            "documents",
-            f"unknown name {self.documents!r}",
-            f"known: {', '.join(SEPARATORS)}",
-        )
+        problem, known = f"unknown name {self.documents!r}", f"known: {', '.join(SEPARATORS)}"
+        require(self.documents in SEPARATORS, "documents", problem, known)
         if self.data_set is None:
-            _check_place(Path(self.path))
+            place = Path(self.path)
+            with reading(place):
+                require(place.exists(), "path", f"{place} does not exist", "check the name")
+                usable = place.is_file() or place.is_dir()
+                require(usable, "path", f"{place} is neither a file nor a folder")
 
     @property
     def data_set(self) -> DataSet | None:
@@ -114,13 +114,6 @@ class Corpus:
         # The folder that it is in by name, wherever links to it lead.
         folder = path.parent
         return folder.resolve().name if folder.name in ("", "..") else folder.name
-
-
-def _check_place(place: Path) -> None:
-    with reading(place):
-        require(place.exists(), "path", f"{place} does not exist", "check the name")
-        usable = place.is_file() or place.is_dir()
-        require(usable, "path", f"{place} is neither a file nor a folder")
 
 
 def _kind(path: Path) -> str:

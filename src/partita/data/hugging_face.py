@@ -112,7 +112,6 @@ class DataSet:
         return Loaded(f"{PREFIX}{self.name}", data, contents.digest())
 
     def _repository(self) -> Hosted | None:
-        """The repository of the hub that the name means; None for a folder here."""
         place = Path(self.name)
         if looks_local(self.name) or self.name.count("/") > 1:
             which = f"the data set {self.name!r}, which is no folder here{near(self.name)}"
@@ -125,7 +124,6 @@ class DataSet:
     def _not_loaded(
         self, error: Exception, remote: Hosted | None, trouble: str | None
     ) -> InputError:
-        """The error for a data set that cannot be read."""
         which = f"the data set {self.name!r}"
         if remote is not None:
             which += f", which is no folder here{near(self.name)}"
@@ -146,11 +144,6 @@ def fetch_tokenizer(name: str, asked: Hosted, flag: str) -> Path:
         return fetch(asked, TOKENIZER_FILE)
     except NotFetchedError as error:
         here = f"is no file here{near(name)}, and as a name on the hub"
-        raise InputError(
-            "tokenizer",
-            f"{name!r} {here}: {error.why}",
-            error.remedy(
-                f"give {flag} {asked.folder}/{TOKENIZER_FILE}",
-                f"give {flag} another name, or the path of a {TOKENIZER_FILE}",
-            ),
-        ) from error
+        then = f"give {flag} {asked.folder}/{TOKENIZER_FILE}"
+        remedy = error.remedy(then, f"give {flag} another name, or the path of a {TOKENIZER_FILE}")
+        raise InputError("tokenizer", f"{name!r} {here}: {error.why}", remedy) from error

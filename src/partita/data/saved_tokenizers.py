@@ -7,7 +7,6 @@ from typing import Any
 
 from partita.data import vq_tokenizer  # noqa: F401 - registers itself
 from partita.data.image_tokenizers import ImageTokenizer, from_description
-from partita.errors import InputError
 from partita.files import format
 from partita.version import __version__
 
@@ -31,7 +30,6 @@ def load_image_tokenizer(folder: str | Path) -> ImageTokenizer:
     format.verify(folder, format.IMAGE_TOKENIZER)
     tensors = format.read_tensors(folder / format.WEIGHTS)
     format.check_finite(folder / format.WEIGHTS, tensors)
-    try:
-        return from_description(format.read_json(folder / format.TOKENIZER), tensors)
-    except InputError as error:
-        raise InputError("model", f"{folder / format.TOKENIZER}: {error}") from error
+    description = format.read_json(folder / format.TOKENIZER)
+    with format.blaming(folder / format.TOKENIZER):
+        return from_description(description, tensors)

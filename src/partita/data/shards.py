@@ -216,6 +216,4 @@ def labels_at(source: object, starts: list[int]) -> Int64[Tensor, "N"] | None:
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype)
-    return np.memmap(path, dtype=dtype, mode="r")
+    return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)

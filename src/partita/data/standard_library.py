@@ -15,9 +15,8 @@ def reference_paragraphs() -> list[str]:
     try:
         topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     except ModuleNotFoundError as error:
-        raise InputError(
-            "text", "this Python lacks the module pydoc_data", "install the full standard library"
-        ) from error
+        problem = "this Python lacks the module pydoc_data"
+        raise InputError("text", problem, "install the full standard library") from error
     seen: dict[str, None] = {}
     for name in sorted(topics):
         for paragraph in topics[name].split("\n\n"):

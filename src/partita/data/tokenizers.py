@@ -20,6 +20,7 @@ from partita.data.long_words import without_long_words
 from partita.errors import InputError, require, require_int
 
 LARGEST_VOCABULARY = 1 << 24  # training a bpe or a network allocates all of it
+_EVERY_TEXT = "leave it out; a model trained with bytes or bpe takes every text"
 TEXT8_ALPHABET = "abcdefghijklmnopqrstuvwxyz "
 
 
@@ -94,12 +95,10 @@ class CharacterTokenizer(Tokenizer):
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         ids = self._table[np.minimum(points, len(self._table) - 1)]
         if ids.size and ids.min() < 0:
-            unknown = text[int(np.argmin(ids))]
-            raise InputError(
-                "text",
-                f"the character {unknown!r} is not in the tokenizer's alphabet",
-                "leave it out; a model trained with bytes or bpe takes every text",
+            problem = (
+                f"the character {text[int(np.argmin(ids))]!r} is not in the tokenizer's alphabet"
             )
+            raise InputError("text", problem, _EVERY_TEXT)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -136,12 +135,9 @@ class BPETokenizer(Tokenizer):
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        require(
-            isinstance(backend, tokenizers.Tokenizer),
-            "backend",
-            f"must be a tokenizers.Tokenizer, got {type(backend).__name__}",
-            "BPETokenizer.train(texts, vocab_size) makes one",
-        )
+        problem = f"must be a tokenizers.Tokenizer, got {type(backend).__name__}"
+        remedy = "BPETokenizer.train(texts, vocab_size) makes one"
+        require(isinstance(backend, tokenizers.Tokenizer), "backend", problem, remedy)
         self.backend = backend
         self._sizes = (0, 0)
         self._loses = _may_lose(backend)
@@ -171,10 +167,9 @@ class BPETokenizer(Tokenizer):
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
+        every = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
+            vocab_size=vocab_size, initial_alphabet=every, show_progress=False
         )
         backend.train_from_iterator(without_long_words(texts), trainer)
         return BPETokenizer(backend)
@@ -239,11 +234,8 @@ def _refuse_losses(text: str, offsets: list[tuple[int, int]]) -> None:
     np.add.at(covered, spans[:, 1], -1)
     for place in np.flatnonzero(np.cumsum(covered)[:-1] <= 0).tolist():
         if not text[place].isspace():
-            raise InputError(
-                "text",
-                f"the character {text[place]!r} is not in the tokenizer's vocabulary",
-                "leave it out; a model trained with bytes or bpe takes every text",
-            )
+            problem = f"the character {text[place]!r} is not in the tokenizer's vocabulary"
+            raise InputError("text", problem, _EVERY_TEXT)
 
 
 def from_description(description: object) -> Tokenizer:

@@ -47,43 +47,32 @@ def fetch(asked: Hosted, file: str, *beside: str, trouble: str | None = None) ->
     from huggingface_hub import hf_hub_download
 
     trouble = trouble or out_of_reach(asked, file)
-    try:
-        return Path(
-            hf_hub_download(
-                asked.repository,
-                file,
-                revision=asked.revision,
-                local_files_only=trouble is not None,
-            )
-        )
-    except Exception as error:  # of many kinds: names, connections, permissions
-        if trouble is not None:
-            raise no_network(trouble, asked, file, *beside) from error
-        raise _not_fetched(error, asked, file) from error
+    name, here = asked.repository, trouble is not None
+    with _failing(asked, file, trouble, file, *beside):
+        return Path(hf_hub_download(name, file, revision=asked.revision, local_files_only=here))
 
 
 def fetch_folder(asked: Hosted, files: list[str], **hub: Any) -> Path:
     """Some files of a repository, the first of which it must have; `hub` are the hub's options."""
     from huggingface_hub import snapshot_download
 
-    here = hub.pop("local_files_only", False)
-    trouble = "local_files_only is set" if here else None
-    try:
-        if trouble is None:
+    trouble = "local_files_only is set" if hub.pop("local_files_only", False) else None
+    if trouble is None:
+        with _failing(asked, files[0], None):
             trouble = out_of_reach(asked, files[0], token=hub.get("token"), required=True)
-        return Path(
-            snapshot_download(
-                asked.repository,
-                revision=asked.revision,
-                allow_patterns=files,
-                local_files_only=trouble is not None,
-                **hub,
-            )
-        )
-    except Exception as error:
+    hub |= {"revision": asked.revision, "local_files_only": trouble is not None}
+    with _failing(asked, files[0], trouble):
+        return Path(snapshot_download(asked.repository, allow_patterns=files, **hub))
+
+
+@contextmanager
+def _failing(asked: Hosted, file: str, trouble: str | None, *files: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of many kinds: names, connections, permissions
         if trouble is not None:
-            raise no_network(trouble, asked) from error
-        raise _not_fetched(error, asked, files[0]) from error
+            raise no_network(trouble, asked, *files) from error
+        raise _not_fetched(error, asked, file) from error
 
 
 def out_of_reach(
@@ -150,7 +139,6 @@ def no_network(trouble: str, asked: Hosted, *files: str, kind: str = "model") ->
 
 
 def _not_fetched(error: Exception, asked: Hosted, file: str) -> NotFetchedError:
-    """The error for a file that a reachable hub does not give."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.LocalEntryNotFoundError):  # before its base class

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +71,12 @@ def write(folder: Path, contents: Contents, card: str | None = None, kind: str =
 def _refuse_to_replace(folder: Path, kind: str) -> None:
     """Refuse to replace anything but a model of the same kind."""
     with reading(folder, "folder"):
-        require(
-            folder.is_dir() or not folder.exists(),
-            "folder",
-            f"{folder} is a file",
-            "choose another name",
-        )
+        usable = folder.is_dir() or not folder.exists()
+        require(usable, "folder", f"{folder} is a file", "choose another name")
         names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     strange = sorted(names - {MANIFEST, CARD, *KNOWN})
-    require(
-        not strange,
-        "folder",
-        f"{folder} holds something else than a model: {', '.join(strange[:3])}",
-        "choose another folder",
-    )
+    problem = f"{folder} holds something else than a model: {', '.join(strange[:3])}"
+    require(not strange, "folder", problem, "choose another folder")
     found = kind_of(folder) if MANIFEST in names else kind
     problem = f"{folder} holds a {found}, which a {kind} does not replace"
     require(found == kind, "folder", problem, "choose another folder")
@@ -156,16 +149,12 @@ def verify_file(folder: Path, name: str) -> None:
 
 def _refuse_files(folder: Path) -> None:
     """A model is a folder; a file is most likely a pickle."""
-    if folder.is_dir():
-        return
+    problem, remedy = f"{folder} does not exist", "check the name"
     if folder.exists() or folder.suffix.lower() in PICKLES:
-        raise InputError(
-            "model",
-            f"{folder} is no folder of safetensors and JSON",
-            "pickled weights are never read: they can run code; "
-            "partita import makes a model of published ones",
-        )
-    raise InputError("model", f"{folder} does not exist", "check the name")
+        problem = f"{folder} is no folder of safetensors and JSON"
+        remedy = "pickled weights are never read: they can run code; "
+        remedy += "partita import makes a model of published ones"
+    require(folder.is_dir(), "model", problem, remedy)
 
 
 def _check_version(path: Path, version: object) -> None:
@@ -173,16 +162,23 @@ def _check_version(path: Path, version: object) -> None:
     if whole and OLDEST <= version <= FORMAT:  # type: ignore[operator]
         return
     newer = whole and version > FORMAT  # type: ignore[operator]
-    raise InputError(
-        "model",
-        f"{path} has format {version!r:.200}, this version of partita reads up to format {FORMAT}",
-        "update partita" if newer else "save it again with the version that wrote it",
-    )
+    problem = f"has format {version!r:.200}, this version of partita reads up to format {FORMAT}"
+    remedy = "update partita" if newer else "save it again with the version that wrote it"
+    raise InputError("model", f"{path} {problem}", remedy)
 
 
 def _check_file(path: Path, checksum: object) -> None:
     require(path.is_file(), "model", f"{path} is missing")
     require(sha256(path) == checksum, "model", f"{path} was changed or cut short")
+
+
+@contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """Errors about the content of a file name the file too."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError("model", f"{path}: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -228,12 +224,8 @@ def check_tensors(
         require(name in tensors, argument, f"{path} lacks the tensor {shown}")
         require(name in expected, argument, f"{path} holds an unknown tensor {shown}")
         (shape, dtype), tensor = expected[name], tensors[name]
-        require(
-            tensor.shape == shape and tensor.dtype == dtype,
-            argument,
-            f"{path}: {shown} is {tensor.dtype} {list(tensor.shape)}, "
-            f"expected {dtype} {list(shape)}",
-        )
+        found, wanted = f"{tensor.dtype} {list(tensor.shape)}", f"{dtype} {list(shape)}"
+        require(found == wanted, argument, f"{path}: {shown} is {found}, expected {wanted}")
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -245,11 +237,8 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
         least, largest = (float(end) for end in tensor.aminmax())
         if not (math.isfinite(least) and math.isfinite(largest)):
             held = "a NaN" if math.isnan(least) else "an infinite number"
-            raise InputError(
-                "model",
-                f"{path}: the tensor {name:.200} holds {held}",
-                "use an earlier checkpoint, or train again with a lower training.learning_rate",
-            )
+            remedy = "use an earlier checkpoint, or train again with a lower training.learning_rate"
+            raise InputError("model", f"{path}: the tensor {name:.200} holds {held}", remedy)
 
 
 def shapes(path: Path) -> dict[str, int]:

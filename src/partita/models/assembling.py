@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mode
 from typing import Any
@@ -21,7 +19,7 @@ from partita.config.migration import saved_recipe
 from partita.config.recipe import Recipe
 from partita.data.known_tokenizers import AnyTokenizer, any_tokenizer
 from partita.devices import in_outline
-from partita.errors import InputError, naming, require
+from partita.errors import naming, require
 from partita.files import format
 from partita.methods import METHODS
 from partita.methods.contracts import Model
@@ -38,10 +36,18 @@ _LONGEST = 1 << 24  # tokens; the one size that the weights do not confirm
 
 def assembled(folder: Path, device: torch.device) -> TrainedModel:
     """The model of a folder. Every file is checked first."""
-    parts = read(folder)
-    return model_class(parts.tokenizer)(
-        parts.method.to(device), parts.tokenizer, parts.recipe, parts.provenance, terms_of(folder)
-    )
+    checksums = format.verify(folder)
+    place = folder / format.CONFIG
+    content = format.read_json(place)
+    provenance = content.get("provenance", {})
+    require(isinstance(provenance, dict), "model", f"{place} is damaged: provenance has no keys")
+    tokenizer = _tokenizer(folder, format.TOKENIZER_TENSORS in checksums)
+    recipe = read_recipe(content, place)
+    stored = _copied(folder / format.WEIGHTS)
+    method = build(recipe, tokenizer, migrated(stored, recipe, format.version_of(folder)), folder)
+    _check_sampling(method, recipe, place)
+    make = model_class(tokenizer)
+    return make(method.to(device), tokenizer, recipe, provenance, terms_of(folder))
 
 
 def model_class(tokenizer: AnyTokenizer) -> type[TrainedModel]:
@@ -49,33 +55,9 @@ def model_class(tokenizer: AnyTokenizer) -> type[TrainedModel]:
     return MODELS[tokenizer.data]
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The contents of a model's folder."""
-
-    method: nn.Module
-    tokenizer: AnyTokenizer
-    recipe: Recipe
-    provenance: dict[str, Any]
-
-
-def read(folder: Path) -> Parts:
-    """The parts of a model, on the CPU. Every file is checked first."""
-    checksums = format.verify(folder)
-    place = folder / format.CONFIG
-    content = format.read_json(place)
-    provenance = content.get("provenance", {})
-    require(isinstance(provenance, dict), "model", f"{place} is damaged: provenance has no keys")
-    with _blaming(folder / format.TOKENIZER):
-        tokenizer = _tokenizer(folder, format.TOKENIZER_TENSORS in checksums)
-    recipe = read_recipe(content, place)
-    # Copies: the file may change, or be written anew, while the model is in use.
-    stored = format.read_tensors(folder / format.WEIGHTS)
-    weights = {name: tensor.clone() for name, tensor in stored.items()}
-    weights = migrated(weights, recipe, format.version_of(folder))
-    method = build(recipe, tokenizer, weights, folder)
-    _check_sampling(method, recipe, place)
-    return Parts(method, tokenizer, recipe, provenance)
+def _copied(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, which may change, or be written anew, while the model is in use."""
+    return {name: tensor.clone() for name, tensor in format.read_tensors(path).items()}
 
 
 def _check_sampling(method: nn.Module, recipe: Recipe, place: Path) -> None:
@@ -83,21 +65,22 @@ def _check_sampling(method: nn.Module, recipe: Recipe, place: Path) -> None:
     options = recipe.sampling.options
     names = {name: f"sampling.options.{name}" for name in options}
     if isinstance(method, Model):
-        with _blaming(place), naming({**names, "sampler": "sampling.sampler"}):
+        with format.blaming(place), naming({**names, "sampler": "sampling.sampler"}):
             check_sampling(method, recipe.sampling.sampler, options)
 
 
 def _tokenizer(folder: Path, has_tensors: bool) -> AnyTokenizer:
-    tensors = format.read_tensors(folder / format.TOKENIZER_TENSORS) if has_tensors else {}
-    copies = {name: tensor.clone() for name, tensor in tensors.items()}
-    format.check_finite(folder / format.TOKENIZER_TENSORS, copies)
-    return any_tokenizer(format.read_json(folder / format.TOKENIZER), copies)
+    path = folder / format.TOKENIZER_TENSORS
+    with format.blaming(folder / format.TOKENIZER):
+        tensors = _copied(path) if has_tensors else {}
+        format.check_finite(path, tensors)
+        return any_tokenizer(format.read_json(folder / format.TOKENIZER), tensors)
 
 
 def read_recipe(content: Mapping[str, Any], place: Path) -> Recipe:
     """The recipe in the content of a `config.json` at `place`; of any version so far."""
     sections = saved_recipe(content, place)
-    with _blaming(place):
+    with format.blaming(place):
         _check_method(sections)
         recipe = Recipe.from_dict(sections)
         length = recipe.network.length
@@ -114,7 +97,7 @@ def build(
     # not have blocks, so that few of them are made in any case.)
     blocks = recipe.network.depth if weights else math.inf
     require(blocks <= max(len(weights), _FEW_BLOCKS), "model", f"{path} holds too few tensors")
-    with _blaming(where / format.CONFIG), in_outline():
+    with format.blaming(where / format.CONFIG), in_outline():
         method = recipe.method.build(recipe.network, tokenizer.vocab_size)
     dtype = mode(tensor.dtype for tensor in weights.values())
     require(dtype in _DTYPES, "model", f"{path} holds tensors of {dtype}, which are no weights")
@@ -139,12 +122,3 @@ def _check_method(recipe: object) -> None:
         remedy = f"{hint}run the file that has it as the command line, or import it first"
         problem = f"its method {name!r} is not in this library"
         require(name in METHODS, "method.name", problem, remedy)
-
-
-@contextmanager
-def _blaming(path: Path) -> Iterator[None]:
-    """Errors about the content of a file name the file too."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError("model", f"{path}: {error}") from error

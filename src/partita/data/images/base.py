@@ -74,10 +74,8 @@ def byte_pixels(
 ) -> UInt8[Tensor, "N C H W"]:
     """The bytes of images, or bytes as they are, of exactly these channels, rows and columns."""
     pixels = images.bytes() if isinstance(images, Images) else images
-    require(
-        tuple(pixels.shape[1:]) == shape,
-        "images",
-        f"of {list(pixels.shape[1:])} (channels, rows, columns), where {list(shape)} are expected",
-        "read them with the size and colours that this was made for",
-    )
+    found = list(pixels.shape[1:])
+    problem = f"of {found} (channels, rows, columns), where {list(shape)} are expected"
+    remedy = "read them with the size and colours that this was made for"
+    require(found == list(shape), "images", problem, remedy)
     return pixels
