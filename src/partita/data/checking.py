@@ -54,7 +54,6 @@ def size_of(path: Path) -> int:
 def _watched(
     checks: list[Future[None]], read: list[int], total: int, progress: Progress | None
 ) -> None:
-    """Wait for all checks, or for the first that fails."""
     left = set(checks)
     while left:
         done, left = wait(left, _REPORT_EVERY, FIRST_EXCEPTION)

@@ -75,7 +75,6 @@ def image_set(data: DataSettings, split: str = "train") -> ImageSet:
 
 
 def _of_images(tokenizer: AnyTokenizer) -> ImageTokenizer:
-    """A tokenizer of images; one of other data is refused."""
     if not isinstance(tokenizer, ImageTokenizer):
         raise InputError("model", f"is one of {tokenizer.data}, and this needs one of images")
     return tokenizer

@@ -49,14 +49,12 @@ class ImageSet:
     def identity(self) -> str:
         """A hash of everything that the pixels depend on."""
         # Under the name that the option had first, so that tokens in caches are found again.
-        options = {
-            "colour" if name == "color" else name: v for name, v in vars(self.options).items()
-        }
+        was = {"color": "colour"}
+        options = {was.get(name, name): value for name, value in vars(self.options).items()}
         digest = hashlib.sha256(json.dumps([options, self.valid]).encode())
+        self.check()
         if self.path == DIGITS:
             digest.update(DIGITS.encode())
-            return digest.hexdigest()
-        self.check()
         for path in self.files():
             digest.update(str(path.relative_to(self.path)).encode(errors="surrogateescape"))
             digest.update(content_hash(path))
@@ -101,7 +99,8 @@ def prepare_images(
     if made is None:  # it may depend on the images
         read.append(read_images(images.path, images.options))
         made = make_image_tokenizer(name, levels, read[0])
-    identity = hashlib.sha256(images.identity().encode() + _described(made)).hexdigest()[:20]
+    described = json.dumps([FORMAT, made.describe()]).encode() + save(made.tensors())
+    identity = hashlib.sha256(images.identity().encode() + described).hexdigest()[:20]
     if accept is not None:
         accept(identity)
 
@@ -113,12 +112,7 @@ def prepare_images(
     return tokens_in(cache / identity, make, examine, checking)
 
 
-def _described(tokenizer: ImageTokenizer) -> bytes:
-    return json.dumps([FORMAT, tokenizer.describe()]).encode() + save(tokenizer.tensors())
-
-
 def _write(images: Images, tokenizer: ImageTokenizer, folder: Path, source: ImageSet) -> None:
-    """Encode images in batches, and write their rows."""
     names = list(images.classes) or [str(n) for n in range(int(images.labels.max()) + 1)]
 
     def rows() -> Iterator[tuple[NDArray[Any], str]]:

@@ -115,9 +115,9 @@ def stored_int(given: dict[str, Any], key: str) -> int:
 
 def stored_size(size: object) -> tuple[int, int]:
     """Rows and columns as JSON has them."""
-    pair = isinstance(size, list) and len(size) == 2 and all(type(n) is int for n in size)
-    require(pair, "tokenizer", f"its size must be two whole numbers, got {size!r:.200}")
-    return size[0], size[1]  # type: ignore[index]
+    if not (isinstance(size, list) and [type(n) for n in size] == [int, int]):
+        raise InputError("tokenizer", f"its size must be two whole numbers, got {size!r:.200}")
+    return size[0], size[1]
 
 
 def refuse_rest(rest: Mapping[str, Any]) -> None:
@@ -134,6 +134,6 @@ def check_tokens(tokens: Int64[Tensor, "N L"], tokenizer: ImageTokenizer) -> Non
     if not tokens.numel():
         return
     low, high = int(tokens.min()), int(tokens.max())
-    fits = low >= 0 and high < tokenizer.vocab_size
+    fits = 0 <= low <= high < tokenizer.vocab_size
     remedy = f"there are {tokenizer.vocab_size}, from 0 on; fill in what is masked first"
     require(fits, "tokens", f"the ids are {low} to {high}", remedy)

@@ -46,7 +46,6 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _damage(manifest: Manifest) -> str | None:
-    """What is wrong with the entries of a manifest."""
     for key, kind in _KINDS.items():
         if not isinstance(manifest[key], kind) or (kind is int and manifest[key] < 0):
             return f"its {key} are {manifest[key]!r:.99}"
@@ -88,7 +87,5 @@ def shard_name(number: int) -> str:
 
 def smallest_dtype(vocab_size: int) -> np.dtype[Any]:
     """The smallest unsigned integer for ids below `vocab_size`."""
-    for kind in map(np.dtype, _DTYPES):
-        if vocab_size - 1 <= np.iinfo(kind).max:
-            return kind
-    raise InputError("vocab_size", f"{vocab_size} ids do not fit 32 bits")
+    require(vocab_size <= 1 << 32, "vocab_size", f"{vocab_size} ids do not fit 32 bits")
+    return next(k for k in map(np.dtype, _DTYPES) if vocab_size - 1 <= np.iinfo(k).max)

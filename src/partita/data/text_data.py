@@ -80,7 +80,6 @@ def corpus_of(data: DataSettings) -> Corpus:
 
 
 def _of_text(tokenizer: AnyTokenizer) -> Tokenizer:
-    """A tokenizer of text; one of other data is refused."""
     if not isinstance(tokenizer, Tokenizer):
         raise InputError("model", f"is one of {tokenizer.data}, and this needs one of text")
     return tokenizer

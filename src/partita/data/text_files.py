@@ -15,7 +15,7 @@ from io import BufferedIOBase, BufferedReader
 from itertools import chain
 from pathlib import Path
 
-from partita.errors import InputError
+from partita.errors import InputError, require
 from partita.files.reading import DamagedError, package, reading, require_file
 
 PIECE = 1 << 20  # what is held in memory at a time
@@ -43,12 +43,12 @@ def decoded(path: Path, size: int) -> Iterator[str]:
     """
     chunks = unpacked(path, size)
     head = _beginning(chunks)
-    _refuse_encodings(path, head)
-    marked = head.startswith(codecs.BOM_UTF8)
-    head = head[len(codecs.BOM_UTF8) :] if marked else head
-    read = len(codecs.BOM_UTF8) if marked else 0
+    for mark, name in _MARKS.items():
+        problem = f"{path} is {name}, and UTF-8 is read"
+        require(not head.startswith(mark), "path", problem, _convert(name))
+    read = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")(), translate=True)
-    for chunk in chain([head], chunks, [b""]):
+    for chunk in chain([head[read:]], chunks, [b""]):
         if b"\0" in chunk:
             raise _binary(path, chunk, read)
         read += len(chunk)
@@ -87,12 +87,6 @@ def _beginning(chunks: Iterator[bytes]) -> bytes:
     while len(head) < longest and (chunk := next(chunks, b"")):
         head += chunk
     return head
-
-
-def _refuse_encodings(path: Path, head: bytes) -> None:
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            raise InputError("path", f"{path} is {name}, and UTF-8 is read", _convert(name))
 
 
 def _convert(encoding: str) -> str:

@@ -95,16 +95,13 @@ class VQTokenizer(ImageTokenizer):
         refuse_rest(given)
         with in_outline():
             network = VQNetwork(config, channels, size)
-        expected = network.state_dict()
-        for name in sorted({*expected, *tensors}):
-            same = name in expected and name in tensors and _alike(expected[name], tensors[name])
+        kinds = {name: (x.shape, x.dtype) for name, x in network.state_dict().items()}
+        found = {name: (x.shape, x.dtype) for name, x in tensors.items()}
+        for name in sorted({*kinds, *found}):
+            same = kinds.get(name) == found.get(name)
             require(same, "tokenizer", f"its tensor {name:.200} is missing, unknown or misshapen")
         network.load_state_dict({name: t.clone() for name, t in tensors.items()}, assign=True)
         return VQTokenizer(network)
-
-
-def _alike(expected: Tensor, found: Tensor) -> bool:
-    return expected.shape == found.shape and expected.dtype == found.dtype
 
 
 def _config(content: object) -> VQConfig:

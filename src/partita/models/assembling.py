@@ -113,7 +113,6 @@ def build(
 
 
 def _check_method(recipe: object) -> None:
-    """Refuse a method that is not registered; it may be defined in another file."""
     method = recipe.get("method") if isinstance(recipe, dict) else None
     name = method.get("name") if isinstance(method, dict) else None
     if isinstance(name, str):

@@ -46,7 +46,6 @@ def terms_of(folder: Path) -> Terms:
 
 
 def _words(value: object) -> bool:
-    """Whether a value is a text, or a list of texts."""
     texts = value if isinstance(value, list) else [value]
     return bool(texts) and all(isinstance(text, str) for text in texts)
 
@@ -61,12 +60,11 @@ def model_card(
     terms: Terms,
 ) -> str:
     """README.md of an exported model; `terms` are its language and its license, where known."""
-    network = recipe.network
     facts = {
         "method": recipe.method.name,
         "parameters": f"{parameters:,}",
         "network": network_in_words(recipe),
-        "longest sequence": f"{network.length} tokens",
+        "longest sequence": f"{recipe.network.length} tokens",
         "tokenizer": f"{recipe.tokenizer.name}, {tokens:,} tokens",
         "trained on": provenance.get("data", "unknown"),
         "steps": provenance.get("step", "unknown"),
@@ -74,10 +72,8 @@ def model_card(
     }
     if isinstance(origin := provenance.get("started_from"), dict):
         facts["started from"] = _origin(origin)
-    if recipe.method.options:
-        facts["choices"] = ", ".join(
-            f"{key} {value}" for key, value in recipe.method.options.items()
-        )
+    if chosen := recipe.method.options:
+        facts["choices"] = ", ".join(f"{key} {value}" for key, value in chosen.items())
     about = METHODS[recipe.method.name].about
     facts |= {"paper": about.paper} if about else {}
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())

@@ -66,9 +66,8 @@ def best(run: Path, *, pass_over_damage: bool = False) -> Path | None:
     `pass_over_damage`, as a run does that resumes.
     """
     every = listed(run)
-    bits = validation_bits if pass_over_damage else _checked_bits
-    scored = [(bits(path), path) for path in every]
-    known = [(bits, path) for bits, path in scored if math.isfinite(bits)]
+    bits_of = validation_bits if pass_over_damage else _checked_bits
+    known = [(bits, path) for path in every if math.isfinite(bits := bits_of(path))]
     return min(known)[1] if known else next(reversed(every), None)
 
 
@@ -83,8 +82,8 @@ def last_round(folder: Path) -> Path:
         return folder
     with reading(folder, "model"):
         found = [path for path in folder.glob("round-*") if _ROUND.fullmatch(path.name)]
-    rounds = sorted(found, key=lambda path: int(path.name.removeprefix("round-")))
-    return next((path for path in reversed(rounds) if listed(path)), folder)
+    found.sort(key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
+    return next(filter(listed, found), folder)
 
 
 def validation_bits(checkpoint: Path) -> float:

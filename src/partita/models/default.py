@@ -18,10 +18,7 @@ def ships_a_model() -> bool:
 
 def default_model() -> Path:
     """The folder of the model that this installation comes with."""
-    require(
-        ships_a_model(),
-        "model",
-        "this installation comes without a model",
-        "name one: a run folder, an exported model or a hub id",
-    )
+    problem = "this installation comes without a model"
+    remedy = "name one: a run folder, an exported model or a hub id"
+    require(ships_a_model(), "model", problem, remedy)
     return WEIGHTS

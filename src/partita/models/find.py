@@ -36,11 +36,10 @@ def find(path_or_hub_id: str | Path, revision: str | None = None, **hub: Any) ->
                 absent = f"a model ({format.MANIFEST} is missing)"
                 raise InputError("model", f"{path} holds neither {absent} nor a checkpoint", _HINT)
             return found
-        here = path.exists() or path.suffix.lower() in format.PICKLES
-    if name == NAME and not here:
+        if path.exists() or path.suffix.lower() in format.PICKLES:
+            return path
+    if name == NAME:
         return default_model()
-    if here:
-        return path
     remote = hosted(name, "model")
     if remote is None:
         raise missing(name, "model", _known(), Path.is_dir)
@@ -81,7 +80,6 @@ def _identity(folder: Path) -> tuple[int, ...] | None:
 
 
 def _download(name: str, remote: Hosted, revision: str | None, hub: dict[str, Any]) -> Path:
-    """A repository of the hub, as a folder of its cache."""
     twice = None not in (revision, remote.revision)
     require(not twice, "revision", f"{name} names one already", "leave one of them out")
     remote = replace(remote, revision=revision or remote.revision)
@@ -97,6 +95,5 @@ def _download(name: str, remote: Hosted, revision: str | None, hub: dict[str, An
 
 
 def _known() -> str:
-    """A hint that says how to name a model."""
     own = f", or {NAME} for the model that this installation comes with" if ships_a_model() else ""
     return f"name a run folder, a model folder or {ASK_THE_HUB} on the hub{own}"

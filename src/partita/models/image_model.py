@@ -30,11 +30,7 @@ class ImageModel(TrainedModel):
     instead = "partita sample, infill and eval know images"
 
     def sample(
-        self,
-        count: int = 1,
-        *,
-        label: str | int | Int64[Tensor, "N"] | None = None,
-        **options: Any,
+        self, count: int = 1, *, label: str | int | Int64[Tensor, "N"] | None = None, **options: Any
     ) -> Pixels:
         """Pictures that the model draws: of one class, of a class for each, or of any.
 
@@ -73,15 +69,10 @@ class ImageModel(TrainedModel):
 
         Where tokens are pixels, these are bits per pixel and channel.
         """
-        labels = self.labels_of(images)
-        return nelbo(
-            self.method,  # type: ignore[arg-type]
-            self.tokenizer.encode(images).to(self.device),
-            label=None if labels is None else labels.to(self.device),
-            replicates=replicates,
-            seed=seed,
-            progress=progress,
-        )
+        labels, tokens = self.labels_of(images), self.tokenizer.encode(images).to(self.device)
+        label = None if labels is None else labels.to(self.device)
+        how: dict[str, Any] = {"replicates": replicates, "seed": seed, "progress": progress}
+        return nelbo(self.method, tokens, label=label, **how)  # type: ignore[arg-type]
 
     def labels_of(self, images: Images) -> Int64[Tensor, "N"] | None:
         """The model's class numbers of images, by the classes' names; None if it has no classes."""
@@ -110,6 +101,4 @@ class ImageModel(TrainedModel):
         return positions.repeat_interleave(scale, 2).repeat_interleave(scale, 3)
 
     def _labels(self, label: str | int | Tensor | None) -> int | Tensor | None:
-        if isinstance(label, Tensor):
-            return label.to(torch.int64)
-        return self.label_number(label)
+        return label.long() if isinstance(label, Tensor) else self.label_number(label)

@@ -141,7 +141,6 @@ class TextModel(TrainedModel):
 
 @contextmanager
 def _numbered(place: int, count: int) -> Iterator[None]:
-    """An error about one of several texts says which."""
     try:
         yield
     except InputError as error:

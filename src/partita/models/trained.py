@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
@@ -110,13 +111,9 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         raise InputError("model", f"is a model of {self.data}, which scores no text", self.instead)
 
     def __repr__(self) -> str:
-        parts = (
-            self.recipe.method.name,
-            f"{self.parameter_count:,} parameters",
-            f"{self.tokenizer.vocab_size:,} tokens",
-            f"length {self.length}",
-        )
-        return f"{type(self).__name__}({', '.join(parts)})"
+        sizes = f"{self.parameter_count:,} parameters, {self.tokenizer.vocab_size:,} tokens"
+        name = self.recipe.method.name
+        return f"{type(self).__name__}({name}, {sizes}, length {self.length})"
 
     @property
     def classes(self) -> list[str]:
@@ -172,9 +169,8 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         trained = self.recipe.training.precision
         usual = trained if masked and self.device.type == "cuda" else "float32"
         chosen = usual if precision is None else precision
-        known = ("bfloat16", "float32")
-        problem = f"unknown name {chosen!r}"
-        require(chosen in known, "precision", problem, f"known: {', '.join(known)}")
+        known = chosen in ("bfloat16", "float32")
+        require(known, "precision", f"unknown name {chosen!r}", "known: bfloat16, float32")
         with torch.autocast(self.device.type, torch.bfloat16, enabled=chosen == "bfloat16"):
             return sample(self.method, count, **options)  # type: ignore[arg-type]
 
@@ -182,28 +178,17 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
 
     def contents(self) -> dict[str, Any]:
         """The files of a saved model, which name no folders of the machine that trained it."""
-        weights = {
-            name: tensor.detach().cpu().contiguous()
-            for name, tensor in self.method.state_dict().items()
-        }
+        state, provenance = self.method.state_dict(), portable(self.provenance)
         return {
-            format.CONFIG: config(
-                self.recipe.portable(), self.tokenizer, portable(self.provenance)
-            ),
+            format.CONFIG: config(self.recipe.portable(), self.tokenizer, provenance),
             **tokenizer_files(self.tokenizer),
-            format.WEIGHTS: weights,
+            format.WEIGHTS: {name: x.detach().cpu().contiguous() for name, x in state.items()},
         }
 
     def card(self) -> str:
         """The model card."""
-        return model_card(
-            self.recipe,
-            self.tokenizer.vocab_size,
-            self.parameter_count,
-            self.provenance,
-            family=str(self.method.family),
-            terms=self.terms,
-        )
+        sizes, family = (self.tokenizer.vocab_size, self.parameter_count), str(self.method.family)
+        return model_card(self.recipe, *sizes, self.provenance, family=family, terms=self.terms)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that `partita.load` and the hub understand, atomically."""
@@ -233,17 +218,10 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
             raise InputError(name, "unknown option", "partita knows device beside the hub's own")
         from partita.models.assembling import assembled  # which knows all classes of models
 
-        chosen = choose_device(device)
-        model = read_found(
-            lambda folder: assembled(folder, chosen),
-            pretrained_model_name_or_path,
-            revision,
-            force_download=force_download,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-        )
-        return of_kind(cls, model, pretrained_model_name_or_path)
+        name, read = pretrained_model_name_or_path, partial(assembled, device=choose_device(device))
+        hub = {"force_download": force_download, "token": token, "cache_dir": cache_dir}
+        model = read_found(read, name, revision, local_files_only=local_files_only, **hub)
+        return of_kind(cls, model, name)
 
 
 MODELS: Registry[type[TrainedModel]] = Registry("data")

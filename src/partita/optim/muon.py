@@ -70,13 +70,11 @@ class StackedMuon(torch.optim.Muon):
                 state["momentum_buffer"] = torch.zeros_like(slope)
         momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
         torch._foreach_lerp_(momenta, slopes, 1 - group["momentum"])
-        ahead = momenta
-        if group["nesterov"]:
-            ahead = [*torch._foreach_lerp(slopes, momenta, group["momentum"])]
+        nesterov, momentum = group["nesterov"], group["momentum"]
+        ahead = torch._foreach_lerp(slopes, momenta, momentum) if nesterov else momenta
         stack = torch.stack([whole(x) for x in ahead])
-        updates = orthogonalised(
-            stack.view(-1, rows, columns), group["ns_coefficients"], group["ns_steps"], group["eps"]
-        )
+        how = group["ns_coefficients"], group["ns_steps"], group["eps"]
+        updates = orthogonalised(stack.view(-1, rows, columns), *how)
         whole_updates = updates.to(stack.dtype).reshape(stack.shape)
         shares = [like(x, matrix) for x, matrix in zip(whole_updates, matrices, strict=True)]
         scale = 0.2 * max(rows, columns) ** 0.5
@@ -93,9 +91,7 @@ def orthogonalised(
     """Singular values brought near 1, in bfloat16: x <- a x + (b A + c A^2) x with A = x x^T."""
     a, b, c = coefficients
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.bfloat16()
-    if tall:
-        x = x.mT
+    x = matrices.bfloat16().mT if tall else matrices.bfloat16()
     x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
     for _ in range(iterations):
         gram = x @ x.mT

@@ -38,19 +38,12 @@ def _adamw(
 ) -> torch.optim.Optimizer:
     """AdamW for some parameters; those that a module names as `undecayed` are not decayed."""
     kept, parameters = getattr(module, "undecayed", ()), dict(module.named_parameters())
-    decayed = [parameters[name] for name in names if name not in kept]
-    others = [parameters[name] for name in names if name in kept]
     groups: list[dict[str, Any]] = [
-        {"params": decayed},
-        {"params": others, "weight_decay": 0.0},
+        {"params": [parameters[name] for name in names if name not in kept]},
+        {"params": [parameters[name] for name in names if name in kept], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=rate,
-        betas=BETAS,
-        weight_decay=weight_decay,
-        fused=True,
-    )
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=rate, betas=BETAS, weight_decay=weight_decay, fused=True)
 
 
 @OPTIMIZERS.register("adamw")
@@ -73,14 +66,11 @@ def muon(module: nn.Module, rate: float, weight_decay: float) -> list[torch.opti
             parts[parameter] = _several(module, name)
         else:
             rest.append(name)
-    found: list[torch.optim.Optimizer] = []
-    if parts:
-        found.append(StackedMuon([*parts], rate, weight_decay, parts))
-    return [*found, _adamw(module, rest, rate, weight_decay)] if rest else found
+    muons = [StackedMuon([*parts], rate, weight_decay, parts)] if parts else []
+    return [*muons, *([_adamw(module, rest, rate, weight_decay)] if rest else [])]
 
 
 def _several(module: nn.Module, name: str) -> int:
-    """The number of matrices that a linear layer's weight consists of."""
     owner, _, layer = name.rpartition(".")[0].rpartition(".")
     known: dict[str, int] = getattr(module.get_submodule(owner), "several", {})
     return known.get(layer, 1)

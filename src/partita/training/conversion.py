@@ -105,7 +105,7 @@ def _fitted(given: Tensor, new: Tensor) -> Tensor:
 
 
 def _open_gates(bias: Tensor) -> Tensor:
-    parts = list(torch.zeros_like(bias).chunk(_PARTS))
+    opened = torch.zeros_like(bias)
     for gate in _GATES:
-        parts[gate] = torch.ones_like(parts[gate])
-    return torch.cat(parts)
+        opened.chunk(_PARTS)[gate].fill_(1)
+    return opened

@@ -33,11 +33,9 @@ class MovingAverage:
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         weights = dict(module.named_parameters())
-        torch._foreach_lerp_(
-            [local(shadow) for shadow in self.shadow.values()],
-            [local(weights[name].detach()) for name in self.shadow],
-            1 - decay,
-        )
+        shadows = [local(shadow) for shadow in self.shadow.values()]
+        newest = [local(weights[name].detach()) for name in self.shadow]
+        torch._foreach_lerp_(shadows, newest, 1 - decay)
 
     def copy_to(self, module: nn.Module) -> None:
         """Overwrite the module's weights with the averaged ones."""

@@ -119,9 +119,8 @@ class Engine:
         """Whether all steps run the same kernels, so that a CUDA graph can capture them."""
         alike = len(parts) == 1 and parts[0].tokens.is_cuda and CapturedPass.fits(parts[0])
         alone = self.world.size == 1 and not self.distils and not self.drops
-        if not (self.run.cuda_graph and alike and alone):
-            return False
-        if not can_be_recorded(self.method, parts[0].tokens):
+        wanted = self.run.cuda_graph and alike and alone
+        if not (wanted and can_be_recorded(self.method, parts[0].tokens)):
             return False
         return self.captured is None or self.captured.takes(parts[0])
 
@@ -185,8 +184,7 @@ class Engine:
     def _shareable(self, rows: int) -> int:
         """The most rows that can be shared out evenly; the same for 1, 2, 4 or 8 processes."""
         usual = math.lcm(8, self.world.size)
-        each = usual if rows >= usual else self.world.size
-        return rows // each * each
+        return rows - rows % (usual if rows >= usual else self.world.size)
 
     # State ---------------------------------------------------------------------------------------
     #

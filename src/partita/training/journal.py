@@ -14,6 +14,8 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +96,6 @@ class Journal(Recorder):
 
 
 def _append(path: Path, line: str) -> None:
-    """Append a line, whole or not at all."""
     size = path.stat().st_size
     try:
         with path.open("a") as stream:
@@ -107,17 +108,12 @@ def _append(path: Path, line: str) -> None:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics, without damaged or truncated ones."""
-    path = folder / METRICS
-    if not path.is_file():
-        return []
-    lines = []
-    for text in path.read_bytes().splitlines():
-        try:
+    path, lines = folder / METRICS, []
+    for text in path.read_bytes().splitlines() if path.is_file() else []:
+        with suppress(ValueError):  # also raised for bytes that are not text
             line = json.loads(text)
-        except ValueError:  # also raised for bytes that are not text
-            continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
-            lines.append(line)
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
+                lines.append(line)
     return lines
 
 
@@ -147,22 +143,16 @@ def _curve(axes: Axes, lines: list[dict[str, Any]], key: str, label: str, **styl
 
 def services(folder: Path, run: RunOptions, recipe: dict[str, Any]) -> list[Recorder]:
     """The services that a run reports to besides its files."""
-    found: list[Recorder] = []
-    if run.tensorboard:
-        found.append(TensorBoard(folder))
-    if run.wandb is not None:
-        found.append(WeightsAndBiases(folder, run.wandb, recipe))
-    return found
+    found: list[Recorder] = [TensorBoard(folder)] if run.tensorboard else []
+    return found if run.wandb is None else [*found, WeightsAndBiases(folder, run.wandb, recipe)]
 
 
 class TensorBoard(Recorder):
     """Writes the numbers as TensorBoard's files."""
 
     def __init__(self, folder: Path) -> None:
-        try:
+        with _needing("run.tensorboard", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise _missing("run.tensorboard", "tensorboard") from error
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
     def record(self, step: int, values: dict[str, float]) -> None:
@@ -178,19 +168,11 @@ class WeightsAndBiases(Recorder):
     """Sends the numbers to a project of Weights & Biases."""
 
     def __init__(self, folder: Path, project: str, recipe: dict[str, Any]) -> None:
-        try:
+        with _needing("run.wandb", "wandb"):
             wandb = importlib.import_module("wandb")
-        except ModuleNotFoundError as error:
-            raise _missing("run.wandb", "wandb") from error
+        name = {"id": folder.name, "name": folder.name, "dir": folder}
         try:
-            self.run = wandb.init(
-                project=project,
-                dir=folder,
-                id=folder.name,
-                name=folder.name,
-                resume="allow",
-                config=recipe,
-            )
+            self.run = wandb.init(project=project, **name, resume="allow", config=recipe)
         except wandb.Error as error:  # no key, no connection, no such project
             why, remedy = " ".join(str(error).split()), "log in with: wandb login, or leave it out"
             raise InputError("run.wandb", why, remedy) from error
@@ -199,5 +181,10 @@ class WeightsAndBiases(Recorder):
         self.run.log(values, step=step)
 
 
-def _missing(argument: str, package: str) -> InputError:
-    return InputError(argument, f"needs the package {package}", f"pip install 'partita[{package}]'")
+@contextmanager
+def _needing(argument: str, package: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        remedy = f"pip install 'partita[{package}]'"
+        raise InputError(argument, f"needs the package {package}", remedy) from error

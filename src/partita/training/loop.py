@@ -99,10 +99,8 @@ class Trainer:
         return int(signal), engine.options.share(engine.step, engine.seconds)
 
     def _validate(self) -> bool:
-        """Validate; return whether to save the weights."""
-        if self.validation is None:
-            return False
-        bound = self.engine.validate(self.validation, self.engine.run.validation_rows)
+        order, engine = self.validation, self.engine
+        bound = None if order is None else engine.validate(order, engine.run.validation_rows)
         if bound is None:
             return False
         self.callbacks.on_validate(self.engine.step, bound)

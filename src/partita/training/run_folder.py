@@ -129,7 +129,6 @@ class RunFolder:
 
 
 def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
-    """Step, seconds and metrics that a checkpoint holds."""
     path = checkpoint / format.STATE
     state: Any = format.read_json(path)
     step, seconds, metrics = (state.get(name) for name in ("step", "seconds", "metrics"))

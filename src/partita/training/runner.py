@@ -73,7 +73,6 @@ def train(
 def _train(
     recipe: Recipe, folder: Path, callbacks: list[Callback], world: World, signals: Signals
 ) -> int:
-    """Prepare the data, build the method, resume, train."""
     start = starting_model(recipe)
     prepared = _prepare(recipe, start, folder, world, Callbacks(callbacks))
     rows = orders(recipe, prepared)
@@ -128,7 +127,6 @@ def _method(recipe: Recipe, prepared: Prepared, start: TrainedModel | None) -> n
 def _provenance(
     recipe: Recipe, prepared: Prepared, start: TrainedModel | None, world: World
 ) -> dict[str, Any]:
-    """The provenance that checkpoints record."""
     facts: dict[str, Any] = {
         "data": Path(recipe.data.path).name,
         "tokens": prepared.folder.name,

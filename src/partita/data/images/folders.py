@@ -14,9 +14,10 @@ import os
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from partita.data.images.decoding import LARGEST_FILE, SUFFIXES
 from partita.errors import InputError, require
@@ -36,7 +37,6 @@ _OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {
     ".tar.xz": lzma.LZMAFile,
     ".txz": lzma.LZMAFile,
 }
-ARCHIVES = tuple(_OPENERS)
 
 Read = Callable[[], bytes]
 
@@ -52,11 +52,6 @@ class Place(NamedTuple):
     name: str
 
 
-def is_archive(path: Path) -> bool:
-    """Whether a name is that of a tar."""
-    return path.name.lower().endswith(ARCHIVES)
-
-
 def folder_files(folder: Path) -> Iterator[tuple[str, Read | None]]:
     """The names below a folder, and how to read each; a folder is a name that cannot be read."""
     with reading(folder):
@@ -67,22 +62,19 @@ def folder_files(folder: Path) -> Iterator[tuple[str, Read | None]]:
             folders[:] = sorted(name for name in folders if not (deep or name.startswith(".")))
             yield from ((_name(here / inner, folder), None) for inner in folders)
             for name in sorted(names):
-                yield _name(here / name, folder), _reader(here / name)
+                yield _name(here / name, folder), partial(_read_file, here / name)
 
 
 def _name(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix()
 
 
-def _reader(path: Path) -> Read:
-    def read() -> bytes:
-        require_file(path)
-        with reading(path):
-            problem = f"{path} is too large for an image"
-            require(path.stat().st_size <= LARGEST_FILE, "path", problem)
-            return path.read_bytes()
-
-    return read
+def _read_file(path: Path) -> bytes:
+    require_file(path)
+    with reading(path):
+        problem = f"{path} is too large for an image"
+        require(path.stat().st_size <= LARGEST_FILE, "path", problem)
+        return path.read_bytes()
 
 
 def _raise(error: OSError) -> None:
@@ -93,17 +85,15 @@ def archive_files(path: Path) -> Iterator[tuple[str, Read | None]]:
     """The same for a tar, in one pass: a file has to be read before the next name."""
     require_file(path)
     with reading(path), _tar_errors(), _opened(path) as raw:
-        stream = _Tail(raw)
-        with tarfile.open(  # type: ignore[call-overload]
-            fileobj=stream, mode="r|", tarinfo=_Member
-        ) as archive:
+        stream: Any = _Tail(raw)
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
             for member in archive:
                 name = _safe(member.name, path)
                 _check_long_name(archive, member)
                 if member.isdir():
                     yield name, None
                 elif member.isfile():
-                    yield name, _member_reader(archive, member, path)
+                    yield name, partial(_read_member, archive, member, path)
                 elif is_image(name):
                     raise InputError("path", f"{path}: {name} is a link, not an image")
         while stream.read(1 << 20):  # what follows is checked too: packed streams end in checksums
@@ -147,6 +137,11 @@ def _check_long_name(archive: tarfile.TarFile, member: _Member) -> None:
             raise DamagedError(f"{member.name} is an image by its contents, but not by its name")
 
 
+def is_archive(path: Path) -> bool:
+    """Whether a name is that of a tar."""
+    return path.name.lower().endswith(tuple(_OPENERS))
+
+
 def _opened(path: Path) -> BufferedIOBase:
     name = path.name.lower()
     return next(opened for suffix, opened in _OPENERS.items() if name.endswith(suffix))(path)
@@ -184,18 +179,15 @@ def _safe(name: str, path: Path) -> str:
     return inside.as_posix()
 
 
-def _member_reader(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Read:
-    def read() -> bytes:
-        problem = f"{path}: {member.name} is too large for an image"
-        require(member.size <= LARGEST_FILE, "path", problem)
-        with reading(path), _tar_errors():
-            stream = archive.extractfile(member)
-            data = b"" if stream is None else stream.read()
-            if len(data) != member.size:
-                raise DamagedError(f"it ends inside {member.name}")
-        return data
-
-    return read
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
+    problem = f"{path}: {member.name} is too large for an image"
+    require(member.size <= LARGEST_FILE, "path", problem)
+    with reading(path), _tar_errors():
+        stream = archive.extractfile(member)
+        data = b"" if stream is None else stream.read()
+        if len(data) != member.size:
+            raise DamagedError(f"it ends inside {member.name}")
+    return data
 
 
 def is_image(name: str) -> bool:

@@ -52,11 +52,10 @@ def _paths(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def _present(folder: Path, name: str) -> Path:
-    for path in _paths(folder, name):
-        if path.exists():
-            return path
-    problem = f"{folder} has no {name}(.gz)"
-    raise InputError("path", problem, "name the folder of MNIST's files")
+    path = next((path for path in _paths(folder, name) if path.exists()), None)
+    if path is None:
+        raise InputError("path", f"{folder} has no {name}(.gz)", "name the folder of MNIST's files")
+    return path
 
 
 def read_idx(path: Path) -> UInt8[Tensor, "..."]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -38,7 +39,6 @@ def tiled(pixels: Pixels, columns: int) -> UInt8[Tensor, "C R S"]:
 
 
 def _picture(pixels: Pixels, columns: int, scale: int) -> Picture:
-    """A grid as a Pillow image, each pixel `scale` pixels wide."""
     require_int(scale, "scale", 1, 64)
     flat = tiled(pixels, columns)
     size = flat.numel() * scale * scale
@@ -52,8 +52,7 @@ def _picture(pixels: Pixels, columns: int, scale: int) -> Picture:
 def grid_png(pixels: Pixels, columns: int, path: str | Path, scale: int = 4) -> None:
     """Write images as one PNG, `columns` in a row, each pixel `scale` pixels wide."""
     picture = _picture(pixels, columns, scale)
-    place = _place(path)
-    with whole_file(place) as partial:
+    with _placed(path) as partial:
         picture.save(partial, format="PNG")
 
 
@@ -76,21 +75,16 @@ def unmasking_gif(
     require_int(milliseconds, "milliseconds", 20, 60_000)
     require_int(hold, "hold", 20, 60_000)
     first, *rest = [_picture(frame, columns, scale) for frame in frames]
-    durations = [milliseconds] * len(rest) + [hold]
-    place = _place(path)
-    with whole_file(place) as partial:
-        first.save(
-            partial,
-            format="GIF",
-            save_all=True,
-            append_images=rest,
-            duration=durations if rest else hold,
-            loop=0,
-        )
+    durations = [milliseconds] * len(rest) + [hold] if rest else hold
+    moving = {"save_all": True, "append_images": rest, "duration": durations, "loop": 0}
+    with _placed(path) as partial:
+        first.save(partial, format="GIF", **moving)
 
 
-def _place(path: str | Path) -> Path:
+@contextmanager
+def _placed(path: str | Path) -> Iterator[Path]:
     place = Path(path)
     check_file(place, "path")
     place.parent.mkdir(parents=True, exist_ok=True)
-    return place
+    with whole_file(place) as partial:
+        yield partial

@@ -65,28 +65,25 @@ def read_images(path: str | Path, options: ImageOptions | None = None) -> Images
     `train` and `test` above them), or a tar of such a folder.
     """
     options = options or ImageOptions()
-    train = options.split == "train"
-    if str(path) == DIGITS:
-        images = _adapted(_digits_part(train), options)
-    else:
-        place = Path(path)
-        with reading(place):
-            require(place.exists(), "path", f"{place} does not exist", f"known: {_KNOWN}")
-            is_folder = place.is_dir()
-        if is_folder and holds_idx(place):
-            images = _adapted(mnist(place, train=train), options)
-        else:
-            archive = not is_folder and folders.is_archive(place)
-            require(is_folder or archive, "path", f"{place} is no set of images", f"use {_KNOWN}")
-            images = _by_class(place, options)
+    images = _read(path, options)
     return images if options.levels is None else images.quantised(options.levels)
 
 
-def _digits_part(train: bool) -> Images:
-    every = digits()
-    numbers = torch.arange(len(every))
-    order = permuted(numbers, len(every), _SPLIT_SEED, torch.zeros_like(numbers))
-    return every.select(order[HELD_OUT:] if train else order[:HELD_OUT])
+def _read(path: str | Path, options: ImageOptions) -> Images:
+    train, place = options.split == "train", Path(path)
+    if str(path) == DIGITS:
+        every = digits()
+        numbers = torch.arange(len(every))
+        order = permuted(numbers, len(every), _SPLIT_SEED, torch.zeros_like(numbers))
+        return _adapted(every.select(order[HELD_OUT:] if train else order[:HELD_OUT]), options)
+    with reading(place):
+        require(place.exists(), "path", f"{place} does not exist", f"known: {_KNOWN}")
+        is_folder = place.is_dir()
+    if is_folder and holds_idx(place):
+        return _adapted(mnist(place, train=train), options)
+    usable = is_folder or folders.is_archive(place)
+    require(usable, "path", f"{place} is no set of images", f"use {_KNOWN}")
+    return _by_class(place, options)
 
 
 def _adapted(images: Images, options: ImageOptions) -> Images:
@@ -132,7 +129,6 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
 
 
 def _check_layout(path: Path, places: list[folders.Place], split: str) -> None:
-    """Refuse images in several layouts, and data without images of the split."""
     kinds = ", ".join(decoding.SUFFIXES)
     require(bool(places), "path", f"{path} holds no images", f"images are files such as {kinds}")
     first = places[0]

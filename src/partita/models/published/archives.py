@@ -57,8 +57,7 @@ class Archive:
 
     def stored(self, view: View) -> Stored:
         """A tensor of the archive. It lies inside its storage, and no number is used twice."""
-        storage = view.storage
-        name = f"data/{storage.key}"
+        storage, name = view.storage, f"data/{view.storage.key}"
         if self._entry(name).file_size != storage.elements * storage.dtype.itemsize:
             raise DamagedError(f"{name} has not the size that its tensors have")
         return Stored(view.shape, storage.dtype, partial(self._tensor, view, _span(view)))
@@ -116,8 +115,7 @@ def _begin(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size or not header.startswith(MAGIC):
         return -(1 << 62)
-    begin: int = entry.header_offset + len(header) + sum(_HEADER.unpack(header))
-    return begin
+    return int(entry.header_offset + len(header) + sum(_HEADER.unpack(header)))
 
 
 def _span(view: View) -> int:
@@ -129,11 +127,10 @@ def _span(view: View) -> int:
     # Sorted by stride, each dimension must step over all that the smaller ones reach; otherwise
     # two elements would be the same number.
     reach = 1
-    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True)):
-        if size > 1:
-            if step < reach:
-                raise DamagedError("a tensor in it uses the same number twice")
-            reach += (size - 1) * step
+    for step, size in sorted(zip(stride, shape, strict=True)):
+        if size > 1 and step < reach:
+            raise DamagedError("a tensor in it uses the same number twice")
+        reach += (size - 1) * step
     if view.offset + reach > storage.elements:
         raise DamagedError("a tensor in it lies outside of its storage")
     return reach

@@ -27,14 +27,10 @@ _MODULATION = re.compile(r"(.+\.)modulation\.weight")
 def fold_time(weights: Mapping[str, Tensor], time: float = 0.0) -> dict[str, Tensor]:
     """The weights of a network with `norm="layer"` and time layers as those of one with
     `norm="affine"` and none, which computes what the first does at this time."""
-    folded = {
-        name: tensor
-        for name, tensor in weights.items()
-        if not name.startswith(_FOLDED) and ".modulation." not in name
-    }
+    left = (name for name in weights if not name.startswith(_FOLDED) and ".modulation." not in name)
+    folded = {name: weights[name] for name in left}
     condition = _condition(weights, time)
-    blocks = [found[1] for name in weights if (found := _MODULATION.fullmatch(name))]
-    for block in blocks:
+    for block in (found[1] for name in weights if (found := _MODULATION.fullmatch(name))):
         shifts = _linear(weights, f"{block}modulation", condition).chunk(6)
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = shifts
         crossing = f"{block}norm_query.weight" in weights
@@ -68,7 +64,6 @@ def _modulate(weights: dict[str, Tensor], norm: str, shift: Tensor, scale: Tenso
 
 
 def _gate(weights: dict[str, Tensor], layer: str, gate: Tensor) -> None:
-    weight, bias = weights[f"{layer}.weight"], weights.get(f"{layer}.bias")
-    weights[f"{layer}.weight"] = (weight.double() * gate[:, None]).to(weight.dtype)
-    if bias is not None:
-        weights[f"{layer}.bias"] = (bias.double() * gate).to(bias.dtype)
+    for name, factor in ((f"{layer}.weight", gate[:, None]), (f"{layer}.bias", gate)):
+        if name in weights:
+            weights[name] = (weights[name].double() * factor).to(weights[name].dtype)

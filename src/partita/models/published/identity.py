@@ -120,10 +120,9 @@ def beside(path: Path) -> Statement:
         return Statement(source, f"there is no {CONFIG} beside it")
     try:
         require(path.stat().st_size <= _LARGEST, "file", "is too large")
-        config = read_json(path)
+        return _stated(source, f"{source} names", read_json(path))
     except (InputError, OSError):
         return Statement(source, f"{source} cannot be read")
-    return _stated(source, f"{source} names", config)
 
 
 def _stated(source: str, names: str, config: object) -> Statement:
@@ -177,12 +176,10 @@ def require_method(name: str | None, argument: str = "method") -> None:
 def refuse_foreign(said: Sequence[Statement], given: str | None) -> None:
     """Refuse a file that is said to be of a method that cannot be imported."""
     for statement in said:
-        if statement.method not in FOREIGN:
-            continue
-        which = f"a model of {FOREIGN[statement.method]}"
-        if given is None:
-            raise InputError("file", f"{statement.by} it is {which}", _READ)
-        raise InputError("method", f"is {given!r}, but {statement.by} the file is {which}", _READ)
+        if statement.method in FOREIGN:
+            by, which = statement.by, f"a model of {FOREIGN[statement.method]}"
+            require(given is not None, "file", f"{by} it is {which}", _READ)
+            raise InputError("method", f"is {given!r}, but {by} the file is {which}", _READ)
 
 
 def check_method(network: str, said: Sequence[Statement], given: str | None) -> None:
@@ -208,11 +205,10 @@ def check_method(network: str, said: Sequence[Statement], given: str | None) -> 
 
 def check_time(network: str, said: Sequence[Statement], conditioning: str) -> None:
     """Whether an MDLM is imported with the time if, and only if, it was trained with it."""
-    for statement in said:
-        if network != "mdlm" or statement.time is None:
-            continue
-        trained = "with" if statement.time else "without"
+    for statement in said if network == "mdlm" else ():
+        trained, unfit, remedy = "without", "sigma", "leave it out"
+        if statement.time:
+            trained, unfit, remedy = "with", "none", "give --conditioning sigma"
         problem = f"is {conditioning!r}, but by {statement.source} (time_conditioning) the model "
-        remedy = "give --conditioning sigma" if statement.time else "leave it out"
-        fits = conditioning != ("none" if statement.time else "sigma")
+        fits = statement.time is None or conditioning != unfit
         require(fits, "conditioning", f"{problem}was trained {trained} the time", remedy)

@@ -159,9 +159,8 @@ def blaming(path: Path | str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        remedy = error.remedy
         if not error.argument.startswith(("file", "network.", "state dict")):
             raise
-        if error.argument == "state dict" and remedy:
-            remedy = "--skip PREFIX leaves keys out on purpose"
+        skips = error.argument == "state dict" and error.remedy
+        remedy = "--skip PREFIX leaves keys out on purpose" if skips else error.remedy
         raise InputError("file", f"{path}: {error.problem}", remedy) from error

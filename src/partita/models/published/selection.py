@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.errors import InputError, require
+from partita.errors import require
 from partita.models.published.reference import DERIVED, listed, without_prefix
 from partita.models.published.stored import Checkpoint, Stored
 
@@ -24,15 +24,14 @@ class Selection:
 
 def select(checkpoint: Checkpoint, weights: str = "auto", skip: Sequence[str] = ()) -> Selection:
     """The weights to use: with "auto", the moving average if there is one."""
-    known = f"known: {', '.join(WEIGHTS)}"
+    known, ema = f"known: {', '.join(WEIGHTS)}", checkpoint.ema
     require(weights in WEIGHTS, "weights", f"unknown name {weights!r}", known)
     state = _plain(_without(checkpoint.weights, skip))
-    if weights == "raw" or (weights == "auto" and checkpoint.ema is None):
+    problem = "the file holds no moving average (ema)"
+    require(ema is not None or weights != "ema", "weights", problem, "give --weights raw")
+    if ema is None or weights == "raw":
         return Selection(state, "raw")
-    if checkpoint.ema is None:
-        problem = "the file holds no moving average (ema)"
-        raise InputError("weights", problem, "give --weights raw")
-    return Selection(_averaged(state, checkpoint.ema), "ema")
+    return Selection(_averaged(state, ema), "ema")
 
 
 def _without(state: Mapping[str, Stored], skip: Sequence[str]) -> dict[str, Stored]:
