@@ -27,19 +27,15 @@ def choose_device(name: str) -> torch.device:
     """The device of a name: cpu, cuda, cuda:N, or auto for a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    unknown = InputError("device", f"unknown name {name!r}", "known: auto, cpu, cuda")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InputError("device", f"unknown name {name!r}", "known: auto, cpu, cuda") from error
-    require(
-        device.type in ("cpu", "cuda"), "device", f"unknown name {name!r}", "known: auto, cpu, cuda"
-    )
-    require(
-        device.type != "cuda" or torch.cuda.is_available(),
-        "device",
-        "there is no usable CUDA device here",
-        "use cpu or auto",
-    )
+        raise unknown from error
+    if device.type not in ("cpu", "cuda"):
+        raise unknown
+    usable = device.type != "cuda" or torch.cuda.is_available()
+    require(usable, "device", "there is no usable CUDA device here", "use cpu or auto")
     missing = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
     require(not missing, "device", f"there is no {device} here", "use cuda or auto")
     return device

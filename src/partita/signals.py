@@ -15,14 +15,9 @@ from partita.errors import Stopped
 
 _SOON = 0.05  # seconds, after which a destructor has ended
 
-ENDING: tuple[signal.Signals, ...]
+# Windows has no SIGHUP.
+ENDING = tuple(one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP"))
 """The signals besides Ctrl-C: of other programs, and of a terminal whose window is closed."""
-
-if sys.platform == "win32":  # which has no SIGHUP
-    ENDING = (signal.SIGTERM,)
-else:
-    ENDING = (signal.SIGTERM, signal.SIGHUP)
-
 
 _received: list[int] = []
 

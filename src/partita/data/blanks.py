@@ -27,10 +27,7 @@ def infill_prompt(
         remedy = "leave one of the two out, or write __12__"
         require(not flexible, "blank_tokens", "flexible blanks have no size", remedy)
     require_text(text, "text")
-    ids: list[int] = []
-    known: list[bool] = []
-    gaps: set[int] = set()
-    place = 0
+    ids, known, gaps, place = list[int](), list[bool](), set[int](), 0
     for blank in _BLANK.finditer(text):
         before = tokenizer.encode(before_blank(tokenizer, text[place : blank.start()]))
         ids, known = ids + before, known + [True] * len(before)

@@ -22,9 +22,11 @@ from partita.files.reading import content_hash, files_under, reading
 SEPARATORS = {"paragraph": "\n\n", "line": "\n", "file": ""}
 """Separators of documents in plain text, by what counts as a document."""
 
-
 LABELS = ("file", "folder")
 """Where the class of a plain-text document can come from: the name of its file or folder."""
+
+
+_ROWS = {".jsonl": json_texts, ".parquet": parquet_texts}
 
 
 class Piece(NamedTuple):
@@ -93,11 +95,8 @@ class Corpus:
         for path in self.files():
             name = self.label_of(path)
             field = self.label if name is None else None  # where the class of a row stands
-            kind = _kind(path)
-            if kind == ".jsonl":
-                found = _whole(json_texts(path, self.field, field))
-            elif kind == ".parquet":
-                found = _whole(parquet_texts(path, self.field, field))
+            if rows := _ROWS.get(_kind(path)):
+                found = _whole(rows(path, self.field, field))
             else:
                 known = f"known for plain text: {', '.join(LABELS)}"
                 problem = f"{path} is plain text, which has no field {field!r}"

@@ -124,9 +124,8 @@ class DataSet:
     def _not_loaded(
         self, error: Exception, remote: Hosted | None, trouble: str | None
     ) -> InputError:
-        which = f"the data set {self.name!r}"
-        if remote is not None:
-            which += f", which is no folder here{near(self.name)}"
+        absent_here = "" if remote is None else f", which is no folder here{near(self.name)}"
+        which = f"the data set {self.name!r}{absent_here}"
         if remote is not None and trouble is not None and isinstance(error, ConnectionError):
             absent = no_network(trouble, remote, kind="dataset")
             remedy = absent.remedy(f"give {PREFIX}./{remote.folder}", "")

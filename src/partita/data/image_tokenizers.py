@@ -95,9 +95,6 @@ def from_description(description: object, tensors: Mapping[str, Tensor]) -> Imag
     return made
 
 
-# Checks of all kinds -----------------------------------------------------------------------------
-
-
 def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
     """Rows and columns of an image; one number is a square."""
     rows, columns = (size, size) if isinstance(size, int) else size

@@ -16,11 +16,8 @@ def save_image_tokenizer(
 ) -> None:
     """Write a folder that `load_image_tokenizer` understands, atomically."""
     config = {"library": "partita", "version": __version__, "provenance": provenance or {}}
-    contents: format.Contents = {
-        format.CONFIG: config,
-        format.TOKENIZER: tokenizer.describe(),
-        format.WEIGHTS: tokenizer.tensors(),
-    }
+    contents: format.Contents = {format.CONFIG: config, format.TOKENIZER: tokenizer.describe()}
+    contents = {**contents, format.WEIGHTS: tokenizer.tensors()}
     format.write(Path(folder), contents, kind=format.IMAGE_TOKENIZER)
 
 

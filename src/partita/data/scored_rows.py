@@ -104,27 +104,24 @@ def whole_rows(
     Part of a text is another text, with an end that this one lacks: documents longer than the model
     are refused (left out, with `skip`), and `limit` stops after the document that reaches it.
     """
-    texts: list[list[int]] = []
+    rows: list[Tensor] = []
     labels: list[str | None] = []
     seen = characters = size = 0
     for text, label in whole_documents(corpus, ""):
-        ids = tokenizer.encode(text)
+        ids = torch.tensor(tokenizer.encode(text), dtype=torch.int64)
         if skip and len(ids) > length:
             continue
-        texts.append(ids)
+        rows.append(ids)
         labels.append(label)
         seen, characters, size = seen + len(ids), characters + len(text), size + len(text.encode())
         if limit is not None and seen >= limit:
             break
-    require(bool(texts), "file", f"{corpus.path} holds no text that fits the model")
-    longest, many = max(map(len, texts)), sum(len(ids) > length for ids in texts)
-    problem = (
-        f"{many:,} of {len(texts):,} documents of {corpus.path} have more than the model's "
-        f"{length:,} tokens, the longest {longest:,}"
-    )
+    require(bool(rows), "file", f"{corpus.path} holds no text that fits the model")
+    sizes = torch.tensor([len(ids) for ids in rows])
+    longest, many = int(sizes.max()), int((sizes > length).sum())
+    problem = f"{many:,} of {len(rows):,} documents of {corpus.path} have more than the model's "
+    problem += f"{length:,} tokens, the longest {longest:,}"
     require(many == 0, "file", problem, "cut texts end where they should not: leave them out")
-    rows = [torch.tensor(ids, dtype=torch.int64) for ids in texts]
-    sizes = torch.tensor([len(ids) for ids in texts])
     real = torch.arange(longest) < sizes[:, None]
     return ScoredRows(pad_sequence(rows, batch_first=True), real, characters, size, labels)
 

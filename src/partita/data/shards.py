@@ -29,18 +29,8 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partita.data import manifest as manifests
 from partita.data.checking import check_contents, size_of
-from partita.data.manifest import (
-    DOCUMENTS,
-    FORMAT,
-    LABELS,
-    MANIFEST,
-    read_manifest,
-    recorded,
-    shard_name,
-    sizes,
-    smallest_dtype,
-)
 from partita.errors import require
 from partita.files.atomic import whole_folder
 
@@ -72,7 +62,7 @@ class ShardWriter:
         self, folder: Path, vocab_size: int, provenance: dict[str, Any], shard: int = SHARD_TOKENS
     ) -> None:
         self.folder, self.shard = folder, shard
-        self.dtype = smallest_dtype(vocab_size)
+        self.dtype = manifests.smallest_dtype(vocab_size)
         self.provenance = provenance | {"vocab_size": vocab_size}
         self.tokens = 0
         self.ends = array("Q")
@@ -100,7 +90,7 @@ class ShardWriter:
                     self._stream.close()
 
     def _open_next(self) -> None:
-        self._name = shard_name(len(self.checksums))
+        self._name = manifests.shard_name(len(self.checksums))
         self._stream = (self.partial / self._name).open("wb")
         self._hash = hashlib.sha256()
         self._filled = 0
@@ -113,15 +103,13 @@ class ShardWriter:
         """Append tokens to the open document."""
         array = np.asarray(ids, dtype=self.dtype)
         while array.size:
-            room = self.shard - self._filled
-            if room == 0:
+            if self._filled == self.shard:
                 self._close_shard()
                 self._open_next()
-                continue
+            room = self.shard - self._filled
             part, array = array[:room], array[room:]
-            data = part.tobytes()
-            self._stream.write(data)
-            self._hash.update(data)
+            self._stream.write(part.tobytes())
+            self._hash.update(part.tobytes())
             self._filled += part.size
             self.tokens += part.size
 
@@ -135,13 +123,13 @@ class ShardWriter:
     def _finish(self) -> None:
         self.end_document()
         self._close_shard()
-        self._add(DOCUMENTS, self.ends.tobytes())
+        self._add(manifests.DOCUMENTS, self.ends.tobytes())
         if self.classes:
             number = {name: index for index, name in enumerate(self.classes)}
             labels = np.asarray([number[name] for name in self.labels], dtype=np.uint32)
-            self._add(LABELS, labels.tobytes())
+            self._add(manifests.LABELS, labels.tobytes())
         manifest = {
-            "format": FORMAT,
+            "format": manifests.FORMAT,
             "dtype": self.dtype.name,
             "tokens": self.tokens,
             "documents": len(self.ends),
@@ -150,7 +138,7 @@ class ShardWriter:
             "checksums": self.checksums,
             "provenance": self.provenance,
         }
-        (self.partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        (self.partial / manifests.MANIFEST).write_text(json.dumps(manifest, indent=1))
 
     def _add(self, name: str, data: bytes) -> None:
         (self.partial / name).write_bytes(data)
@@ -171,22 +159,22 @@ class Shards(TokenSource):
     @staticmethod
     def open(folder: Path, verify: bool = True) -> Shards:
         """Map a folder's tokens into memory. All sizes are checked; with `verify`, every byte."""
-        manifest = read_manifest(folder)
-        for name, size in sizes(manifest).items():
+        manifest = manifests.read_manifest(folder)
+        for name, size in manifests.sizes(manifest).items():
             path, found = folder / name, size_of(folder / name)
             problem = f"{path} has {found:,} bytes, its manifest says {size:,}"
             require(found == size, "shards", problem, "prepare again")
         if verify:
-            check_contents(recorded(folder, manifest))
+            check_contents(manifests.recorded(folder, manifest))
         names = sorted(name for name in manifest["checksums"] if name.startswith("tokens-"))
         arrays = [_map(folder / name, np.dtype(manifest["dtype"])) for name in names]
-        ends = np.fromfile(folder / DOCUMENTS, dtype=np.uint64).astype(np.int64)
+        ends = np.fromfile(folder / manifests.DOCUMENTS, dtype=np.uint64).astype(np.int64)
         last = int(ends[-1]) if len(ends) else 0
         problem = f"{folder} has {manifest['tokens']:,} tokens, the last document ends at {last:,}"
         require(last == manifest["tokens"], "shards", problem, "prepare again")
-        labels = None
-        if manifest["classes"]:
-            labels = np.fromfile(folder / LABELS, dtype=np.uint32).astype(np.int64)
+        if not manifest["classes"]:
+            return Shards(folder, manifest, arrays, ends)
+        labels = np.fromfile(folder / manifests.LABELS, dtype=np.uint32).astype(np.int64)
         return Shards(folder, manifest, arrays, ends, labels)
 
     @property

@@ -6,14 +6,7 @@ from pathlib import Path
 
 from partita.data.any_tokenizer import AnyTokenizer
 from partita.data.documents import SEPARATORS, Corpus
-from partita.data.kinds import (
-    KINDS,
-    USUAL,
-    DataKind,
-    DataSettings,
-    Preparing,
-    TokenizerSettings,
-)
+from partita.data.kinds import KINDS, USUAL, DataKind, DataSettings, Preparing, TokenizerSettings
 from partita.data.prepare import PrepareOptions, prepare
 from partita.data.prepared import Prepared
 from partita.data.tokenizers import Tokenizer

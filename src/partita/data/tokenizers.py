@@ -29,9 +29,10 @@ class Tokenizer(AnyTokenizer):
 
     data = "text"
 
-    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Text to ids."""
+        ids: list[int] = self.encode_array(text).tolist()
+        return ids
 
     @abstractmethod
     def encode_array(self, text: str) -> NDArray[Any]:
@@ -47,9 +48,6 @@ class ByteTokenizer(Tokenizer):
     """UTF-8 bytes: 256 ids, no training, every text."""
 
     vocab_size = 256
-
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
 
     def encode_array(self, text: str) -> NDArray[Any]:
         return np.frombuffer(text.encode(), dtype=np.uint8)
@@ -86,10 +84,6 @@ class CharacterTokenizer(Tokenizer):
     @property
     def vocab_size(self) -> int:
         return len(self.alphabet)
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.encode_array(text).tolist()
-        return ids
 
     def encode_array(self, text: str) -> NDArray[Any]:
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

@@ -110,8 +110,8 @@ def _config(content: object) -> VQConfig:
     if not isinstance(content, dict) or set(content) != set(kinds):
         raise InputError("tokenizer", f"its network must have the keys {', '.join(kinds)}")
     levels = content["levels"]
-    whole = isinstance(levels, list) and all(type(number) is int for number in levels)
-    require(whole and len(levels) <= 64, "tokenizer", "its levels must be whole numbers")
+    whole = fits(levels, list[int]) and len(levels) <= 64
+    require(whole, "tokenizer", "its levels must be whole numbers")
     for name, kind in kinds.items():
         problem = f"its {name} must be {described(kind)}, got {content[name]!r:.200}"
         require(name == "levels" or fits(content[name], kind), "tokenizer", problem)

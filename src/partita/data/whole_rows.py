@@ -60,11 +60,11 @@ class Whole(Rows):
     document_attention: bool = False
 
     def __post_init__(self) -> None:
-        total, count = len(self.source), len(self.source.ends)
+        total, count = len(self.source), len(self)
         each = total // max(count, 1)
-        fits = total == count * self.length
         problem = f"is {self.length}, but an image has {each} tokens"
-        require(fits, "network.length", problem, f"give --network.length {each}")
+        remedy = f"give --network.length {each}"
+        require(total == count * self.length, "network.length", problem, remedy)
 
     def __len__(self) -> int:
         return len(self.source.ends)

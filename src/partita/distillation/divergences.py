@@ -33,7 +33,7 @@ def forward_kl(student: Float[Tensor, "N V"], teacher: Float[Tensor, "N V"]) -> 
 def _kl(p: Tensor, q: Tensor) -> Float[Tensor, "N"]:
     """KL(p || q). Entries with p = 0 are masked before the product, whose gradient would be NaN."""
     p, q = _possible(p, q)
-    gone = _impossible(p)
+    gone = torch.isneginf(p)
     return (p.exp() * (p.masked_fill(gone, 0) - q.masked_fill(gone, 0))).sum(-1)
 
 
@@ -63,16 +63,16 @@ def mean_squared_log_error(
     return (student - teacher).square().sum(-1) / count
 
 
-def _impossible(log_probs: Tensor) -> Bool[Tensor, "N V"]:
-    return torch.isneginf(log_probs)
+def _impossible(student: Tensor, teacher: Tensor) -> Bool[Tensor, "N V"]:
+    return torch.isneginf(student) & torch.isneginf(teacher)
 
 
 def _possible(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     """Both with 0 in columns that both give probability 0, since -inf minus -inf is NaN."""
-    neither = _impossible(student) & _impossible(teacher)
+    neither = _impossible(student, teacher)
     return student.masked_fill(neither, 0), teacher.masked_fill(neither, 0)
 
 
 def _columns(student: Tensor, teacher: Tensor) -> Float[Tensor, "N"]:
     """The number of columns to which at least one of the two gives a positive probability."""
-    return (~(_impossible(student) & _impossible(teacher))).sum(-1).to(student.dtype)
+    return (~_impossible(student, teacher)).sum(-1).to(student.dtype)

@@ -25,7 +25,6 @@ network that is would need two times at once: the student's step is longer than 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.distillation.divergences import DIVERGENCES
 from partita.distillation.options import DistillationOptions
-from partita.errors import require
+from partita.errors import InputError, require
 from partita.methods.base import check_batch
 from partita.methods.masked_method import MaskedMethod
 from partita.processes.draws import even_times, hide_independently, positive_time
@@ -84,8 +83,7 @@ def teacher_targets(
     """
     tokens, revealed = tokens.clone(), ~hidden
     number = (hidden.flatten().cumsum(0) - 1).view_as(plan)  # a hidden token's row in the result
-    predictions: list[Tensor] = []
-    indices: list[Tensor] = []
+    predictions, indices = list[Tensor](), list[Tensor]()
     for step in range(substeps):
         rows, positions = (hidden & (plan == step)).nonzero(as_tuple=True)
         if rows.numel() == 0:
@@ -96,12 +94,8 @@ def teacher_targets(
         if step < substeps - 1:
             tokens[rows, positions] = sample_categorical(prediction, u[rows, positions])
             revealed[rows, positions] = True
-    return _in_order(predictions, indices)
-
-
-def _in_order(predictions: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
-    together = torch.cat(list(predictions))
-    return torch.empty_like(together).index_copy_(0, torch.cat(list(indices)), together)
+    together = torch.cat(predictions)
+    return torch.empty_like(together).index_copy_(0, torch.cat(indices), together)
 
 
 class Planned(NamedTuple):
@@ -163,8 +157,8 @@ def check_student(method: object) -> None:
     """Raise an InputError for a method that cannot be distilled."""
     name = type(method).__name__
     known = "distil one of mdlm, md4 (with method.conditioning none), mdlm-complementary, pgm"
-    masked = isinstance(method, MaskedMethod)
-    require(masked, "teacher", f"{name} is no masked model of texts of given length", known)
-    timed = isinstance(method, MaskedMethod) and method.timed
+    if not isinstance(method, MaskedMethod):
+        problem = f"{name} is no masked model of texts of given length"
+        raise InputError("teacher", problem, known)
     problem = f"the network of this {name} is told the time, and a student's steps are longer"
-    require(not timed, "teacher", problem, known)
+    require(not method.timed, "teacher", problem, known)

@@ -185,11 +185,8 @@ def clear_leftovers(folder: Path) -> None:
         names = [path.name for path in folder.iterdir() if path.name.endswith(_LOCK)]
     except OSError:
         return
-    for name in names:
-        ours = _OURS.fullmatch(name.removesuffix(_LOCK))
-        if ours is None:
-            continue
-        lock = FileLock(folder / name)
+    for ours in filter(None, (_OURS.fullmatch(name.removesuffix(_LOCK)) for name in names)):
+        lock = FileLock(folder / f"{ours[0]}{_LOCK}")
         try:
             lock.acquire(timeout=0)
         except (OSError, NotImplementedError):
@@ -240,7 +237,7 @@ def _unlocking(lock: FileLock, partial: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        if not any(os.path.lexists(left) for left in (partial, _before(partial))):
+        if not any(map(os.path.lexists, (partial, _before(partial)))):
             with suppress(OSError):
                 Path(lock.lock_file).unlink()
 

@@ -127,15 +127,11 @@ def offline(*libraries: ModuleType) -> Iterator[None]:
 
 def no_network(trouble: str, asked: Hosted, *files: str, kind: str = "model") -> NotFetchedError:
     """The error for files that need a network, with the command that downloads them."""
-    options = [
-        *files,
-        *(["--repo-type", kind] if kind != "model" else []),
-        *(["--revision", asked.revision] if asked.revision else []),
-        *("--local-dir", asked.folder),
-    ]
+    command = " ".join(["hf download", asked.repository, *files])
+    command += f" --repo-type {kind}" if kind != "model" else ""
+    command += f" --revision {asked.revision}" if asked.revision else ""
     why = f"the hub cannot be reached ({trouble}), and the cache here does not have it"
-    command = " ".join(["hf download", asked.repository, *options])
-    return NotFetchedError(why, command, trouble=trouble)
+    return NotFetchedError(why, f"{command} --local-dir {asked.folder}", trouble=trouble)
 
 
 def _not_fetched(error: Exception, asked: Hosted, file: str) -> NotFetchedError:

@@ -74,9 +74,12 @@ def model_card(
         facts["started from"] = _origin(origin)
     if chosen := recipe.method.options:
         facts["choices"] = ", ".join(f"{key} {value}" for key, value in chosen.items())
-    about = METHODS[recipe.method.name].about
-    facts |= {"paper": about.paper} if about else {}
-    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items())
+    if about := METHODS[recipe.method.name].about:
+        facts["paper"] = about.paper
+    cells = {
+        name: " ".join(str(value).split()).replace("|", "\\|") for name, value in facts.items()
+    }
+    rows = "\n".join(f"| {name} | {cell} |" for name, cell in cells.items())
     stated = yaml.safe_dump(terms, sort_keys=False, allow_unicode=True) if terms else ""
     return f"""---
 library_name: partita
@@ -113,12 +116,6 @@ def _origin(origin: dict[str, Any]) -> str:
 
 def network_in_words(recipe: Recipe) -> str:
     """Blocks (and what they read), width and heads."""
-    network = recipe.network
-    reads = METHODS[recipe.method.name].reads
+    network, reads = recipe.network, METHODS[recipe.method.name].reads
     blocks = options_for(network, reads).blocks(network)
     return f"{blocks} of width {network.width}, {network.heads} heads"
-
-
-def _cell(value: object) -> str:
-    """A value in one line, without the marks of a table."""
-    return " ".join(str(value).split()).replace("|", "\\|")

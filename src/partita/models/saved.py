@@ -1,8 +1,10 @@
-"""The contents of a saved model's files besides its weights."""
+"""The contents of a saved model's files."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from torch import Tensor
 
 from partita.config.migration import stamped
 from partita.config.recipe import Recipe
@@ -11,15 +13,13 @@ from partita.files import format
 from partita.version import __version__
 
 
-def config(recipe: Recipe, tokenizer: AnyTokenizer, provenance: dict[str, Any]) -> dict[str, Any]:
-    """The content of `config.json`."""
-    return {
-        "library": "partita",
-        "version": __version__,
-        "tokens": tokenizer.vocab_size,
-        **stamped(recipe.to_dict()),
-        "provenance": provenance,
-    }
+def model_files(
+    recipe: Recipe, tokenizer: AnyTokenizer, provenance: dict[str, Any], weights: dict[str, Tensor]
+) -> dict[str, Any]:
+    """The files of a saved model and their contents."""
+    config = {"library": "partita", "version": __version__, "tokens": tokenizer.vocab_size}
+    config |= {**stamped(recipe.to_dict()), "provenance": provenance}
+    return {format.CONFIG: config, **tokenizer_files(tokenizer), format.WEIGHTS: weights}
 
 
 def tokenizer_files(tokenizer: AnyTokenizer) -> dict[str, Any]:

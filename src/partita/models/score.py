@@ -23,8 +23,8 @@ class Score:
 
     @property
     def bits_per_character(self) -> float:
-        return self.bits / self.characters if self.characters else math.nan
+        return self.bits / (self.characters or math.nan)
 
     @property
     def bits_per_character_error(self) -> float:
-        return self.bits_error / self.characters if self.characters else math.nan
+        return self.bits_error / (self.characters or math.nan)

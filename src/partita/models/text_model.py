@@ -32,8 +32,6 @@ class TextModel(TrainedModel):
     tokenizer: Tokenizer
     data = "text"
 
-    # Text in, text out ---------------------------------------------------------------------------
-
     def sample(
         self,
         count: int = 1,
@@ -57,8 +55,7 @@ class TextModel(TrainedModel):
             place["prompt"] = opening.to(self.device)
         if not prompt or self.flexible:
             place["length"] = length
-        chosen = self.drawing(options)
-        return self.decode(self.drawn(count, **place, **chosen))
+        return self.decode(self.drawn(count, **place, **self.drawing(options)))
 
     def infill(  # type: ignore[override] # pictures are refused, as they are no text
         self,

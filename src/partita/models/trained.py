@@ -23,7 +23,7 @@ from partita.files import format
 from partita.models.card import Terms, model_card
 from partita.models.default import default_model
 from partita.models.find import read_found
-from partita.models.saved import config, tokenizer_files
+from partita.models.saved import model_files
 from partita.models.score import Score
 from partita.provenance import portable
 from partita.registry import Registry
@@ -120,7 +120,7 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
         """The names of the classes that the model has learned, or their numbers without names."""
         count, named = self.recipe.network.classes, self.provenance.get("classes")
         fits = isinstance(named, list) and len(named) == count
-        return [str(name) for name in named] if fits else [str(n) for n in range(count)]  # type: ignore[union-attr]
+        return list(map(str, named if fits else range(count)))  # type: ignore[arg-type]
 
     def label_number(self, label: str | int | None) -> int | None:
         """The network's number of a class, which is given by name or number."""
@@ -179,11 +179,8 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
     def contents(self) -> dict[str, Any]:
         """The files of a saved model, which name no folders of the machine that trained it."""
         state, provenance = self.method.state_dict(), portable(self.provenance)
-        return {
-            format.CONFIG: config(self.recipe.portable(), self.tokenizer, provenance),
-            **tokenizer_files(self.tokenizer),
-            format.WEIGHTS: {name: x.detach().cpu().contiguous() for name, x in state.items()},
-        }
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        return model_files(self.recipe.portable(), self.tokenizer, provenance, weights)
 
     def card(self) -> str:
         """The model card."""
@@ -218,10 +215,13 @@ class TrainedModel(ModelHubMixin, ABC, library_name="partita", tags=["masked-dif
             raise InputError(name, "unknown option", "partita knows device beside the hub's own")
         from partita.models.assembling import assembled  # which knows all classes of models
 
-        name, read = pretrained_model_name_or_path, partial(assembled, device=choose_device(device))
+        place, read = (
+            pretrained_model_name_or_path,
+            partial(assembled, device=choose_device(device)),
+        )
         hub = {"force_download": force_download, "token": token, "cache_dir": cache_dir}
-        model = read_found(read, name, revision, local_files_only=local_files_only, **hub)
-        return of_kind(cls, model, name)
+        model = read_found(read, place, revision, local_files_only=local_files_only, **hub)
+        return of_kind(cls, model, place)
 
 
 MODELS: Registry[type[TrainedModel]] = Registry("data")

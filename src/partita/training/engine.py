@@ -198,18 +198,17 @@ class Engine:
 
     def state(self) -> dict[str, Tensor]:
         """What resuming needs besides: weights and optimizer states. All processes must call it."""
-        return {name: self._keep(tensor) for name, tensor in self._tensors()}
+        tensors: dict[str, Tensor] = {
+            f"weights.{name}": parameter for name, parameter in self.method.named_parameters()
+        }
+        for number, name, parameter in self.optimized():
+            kept, prefix = self.optimizers[number].state[parameter], state_prefix(number)
+            tensors |= {f"{prefix}{key}.{name}": value for key, value in kept.items()}
+        return {name: self._keep(tensor) for name, tensor in tensors.items()}
 
     def _keep(self, tensor: Tensor) -> Tensor:
         everything = whole(tensor.detach())
         return everything.to("cpu", copy=True).contiguous() if self.world.first else torch.empty(0)
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.method.named_parameters():
-            yield f"weights.{name}", parameter
-        for number, name, parameter in self.optimized():
-            for key, value in self.optimizers[number].state[parameter].items():
-                yield f"{state_prefix(number)}{key}.{name}", value
 
     def optimized(self) -> Iterator[tuple[int, str, nn.Parameter]]:
         """All parameters with the numbers of their optimizers and with their names."""

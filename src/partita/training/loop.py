@@ -168,12 +168,10 @@ class _Losses:
         rows = ", ".join(map(str, starts[:SHOWN_ROWS]))
         more = f" and {len(starts) - SHOWN_ROWS} more" if len(starts) > SHOWN_ROWS else ""
         name, value = ("loss", loss) if not math.isfinite(loss) else ("gradient's norm", norm)
-        return InputError(
-            "training",
-            f"the {name} is {value} at step {step}, whose rows begin at tokens {rows}{more}",
-            f"last good checkpoint: {self.trainer.last_checkpoint()}; lower "
-            "training.learning_rate, or lengthen training.warmup",
-        )
+        problem = f"the {name} is {value} at step {step}, whose rows begin at tokens {rows}{more}"
+        remedy = f"last good checkpoint: {self.trainer.last_checkpoint()}; lower "
+        remedy += "training.learning_rate, or lengthen training.warmup"
+        return InputError("training", problem, remedy)
 
 
 def fit(
@@ -190,17 +188,13 @@ def fit(
     run = RunOptions(device=str(device), log_every=1)
     engine = Engine(method, options, run, World(0, 1, device))
     length: int = method.length if options.length is None else options.length  # type: ignore[assignment]
-    _check_stream(stream, length)
-    order = Order(Packed(InMemory(stream.cpu()), length), options.batch_size, options.seed)
-    Trainer(engine, order, callbacks=callbacks_of(callback)).train()
-    engine.average.copy_to(method)
-    method.eval()
-    return engine.average
-
-
-def _check_stream(stream: Tensor, length: int) -> None:
     fits = isinstance(stream, Tensor) and stream.ndim == 1 and stream.dtype == torch.int64
     problem = "must be a one-dimensional int64 tensor of token ids"
     require(fits, "stream", problem, "torch.tensor(tokenizer.encode(text)) is one")
     problem = f"{stream.numel()} tokens do not fill one row of {length}"
     require(stream.numel() >= length, "stream", problem, "give more text or a smaller length")
+    order = Order(Packed(InMemory(stream.cpu()), length), options.batch_size, options.seed)
+    Trainer(engine, order, callbacks=callbacks_of(callback)).train()
+    engine.average.copy_to(method)
+    method.eval()
+    return engine.average

@@ -27,7 +27,7 @@ from partita.errors import InputError, naming, require, require_int, require_num
 from partita.files import format
 from partita.files.atomic import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
 from partita.models import checkpoints
-from partita.models.saved import config, tokenizer_files
+from partita.models.saved import model_files
 from partita.models.tensor_migration import migrated
 from partita.training.engine import Engine, state_prefix
 from partita.training.journal import CURVES, METRICS, SAMPLES, read_metrics
@@ -79,10 +79,8 @@ class RunFolder:
         require(complete, "out", f"{newest} is a model without the state to go on from")
         step, seconds, metrics = _progress(newest)
         version = format.version_of(newest)
-        averaged, training = (
-            migrated(format.read_tensors(newest / name), self.recipe, version)
-            for name in (format.WEIGHTS, format.TRAINING)
-        )
+        read = (format.read_tensors(newest / name) for name in (format.WEIGHTS, format.TRAINING))
+        averaged, training = (migrated(tensors, self.recipe, version) for tensors in read)
         _check_tensors(newest, engine, averaged, training)
         self.metrics = metrics
         engine.restore(averaged, training, step, seconds)
@@ -94,19 +92,10 @@ class RunFolder:
         place = checkpoints.folder_of(self.folder, engine.step)
         if engine.world.first:
             provenance = self.provenance | {"step": engine.step}
-            contents = {
-                format.CONFIG: config(self.recipe, self.tokenizer, provenance),
-                **tokenizer_files(self.tokenizer),
-                format.WEIGHTS: averaged,
-                format.TRAINING: training,
-                format.STATE: {
-                    "step": engine.step,
-                    "seconds": engine.seconds,
-                    "rows_seen": engine.step * engine.options.batch_size,
-                    "metrics": self.metrics,
-                },
-            }
-            format.write(place, contents)
+            contents = model_files(self.recipe, self.tokenizer, provenance, averaged)
+            state = {"step": engine.step, "seconds": engine.seconds, "metrics": self.metrics}
+            state["rows_seen"] = engine.step * engine.options.batch_size
+            format.write(place, contents | {format.TRAINING: training, format.STATE: state})
             self._let_go()
         engine.world.wait()
         return place
@@ -122,10 +111,6 @@ class RunFolder:
         """Validation bits of the best checkpoint so far; infinite if there is none."""
         found = checkpoints.best(self.folder, pass_over_damage=True)
         return math.inf if found is None else checkpoints.validation_bits(found)
-
-    def last_good(self) -> str:
-        """The newest checkpoint's name, for messages."""
-        return str(checkpoints.latest(self.folder) or "none yet")
 
 
 def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
@@ -188,7 +173,9 @@ def locked(folder: Path) -> Iterator[None]:
             try:
                 yield
             except BaseException as error:
-                if checkpoints.listed(folder) == before and not _journal_explains(folder, error):
+                # The journal helps to understand a bad loss, not a full disk.
+                explained = not isinstance(error, OSError) and bool(read_metrics(folder))
+                if checkpoints.listed(folder) == before and not explained:
                     # Windows cannot remove an open file: there the lock goes when it is freed.
                     stays = {LOCK} if WINDOWS else set()
                     for name in set(_MADE) - names - stays:
@@ -211,8 +198,3 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _journal_explains(folder: Path, error: BaseException) -> bool:
-    """Whether the journal helps to understand an error: a bad loss does, a full disk does not."""
-    return not isinstance(error, OSError) and bool(read_metrics(folder))

@@ -21,6 +21,7 @@ from partita.data.prepared import Prepared
 from partita.errors import naming
 from partita.files.names import PREFIX, RUNS
 from partita.methods.contracts import TextMethod
+from partita.models import checkpoints
 from partita.models.assembling import build, model_class
 from partita.models.trained import TrainedModel
 from partita.parallel import World, joined
@@ -180,7 +181,7 @@ class RunTrainer(Trainer):
         return self.signals.received
 
     def last_checkpoint(self) -> str:
-        return self.run.last_good()
+        return str(checkpoints.latest(self.run.folder) or "none yet")
 
     def utilization(self, tokens_per_second: float) -> float | None:
         if self._peak is None:
@@ -199,8 +200,7 @@ class RunTrainer(Trainer):
 
     def _preview(self) -> None:
         """Draw some texts or images from the averaged weights, on the first process."""
-        run, engine = self.run, self.engine
-        count = run.recipe.run.previews
+        run, engine, count = self.run, self.engine, self.run.recipe.run.previews
         if count == 0:
             return
         weights = engine.averaged()

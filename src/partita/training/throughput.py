@@ -37,8 +37,7 @@ def flops_per_token(method: nn.Module, length: int) -> float:
     weights = (p for name, p in method.named_parameters() if p.ndim >= 2 and "embed" not in name)
     positions = length / network.tokens_each
     once = 6.0 * sum(p.numel() for p in weights) + 12.0 * positions * network.attended_width
-    passes = method.passes if isinstance(method, TextMethod) else 1
-    return once / network.tokens_each * passes
+    return once / network.tokens_each * (method.passes if isinstance(method, TextMethod) else 1)
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -158,23 +158,18 @@ def train_vq(
         if judge is not None:
             judge.learn(guess, x, step)
         if callback is not None and options.reports_at(step):
-            quality = _seen(guess, x, codes, quantiser.size)
+            # The error before pixels are rounded to bytes, on a scale from 0 to 1.
+            error = float(F.mse_loss(guess.detach().clamp(-1, 1), x)) / 4
+            quality = VQQuality(error, *usage(codes, quantiser.size), quantiser.size)
             callback(VQProgress(step + 1, float(loss.detach()), quality, revived))
             revived = 0
     return VQTokenizer(network)
 
 
-def _seen(guess: Tensor, x: Tensor, codes: Tensor, size: int) -> VQQuality:
-    """The quality of a batch, before pixels are rounded to bytes."""
-    error = float(F.mse_loss(guess.detach().clamp(-1, 1), x)) / 4  # from -1..1 to 0..1
-    return VQQuality(error, *usage(codes, size), size)
-
-
 def measure_vq(tokenizer: VQTokenizer, images: Images) -> VQQuality:
     """The quality of a tokenizer on images; use images that it was not trained on."""
     require_images(len(images))
-    network = tokenizer.network
-    pixels = byte_pixels(images, (network.channels, *network.size))
+    pixels = byte_pixels(images, (tokenizer.network.channels, *tokenizer.network.size))
     tokens = tokenizer.encode(pixels)
     difference = (tokenizer.decode(tokens).double() - pixels.double()) / 255
     size = tokenizer.vocab_size

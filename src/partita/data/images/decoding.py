@@ -53,14 +53,10 @@ def decode(data: bytes, name: str, size: int | None, color: bool | None) -> Pixe
     except InputError:
         raise
     except Exception as error:  # a damaged file raises nearly anything
-        raise InputError("path", f"{name} is damaged or no image: {_reason(error):.200}") from error
-
-
-def _reason(error: Exception) -> str:
-    """What Pillow says, without the address of the bytes in memory."""
-    known = "it begins as no image does"
-    unknown = isinstance(error, pillow().UnidentifiedImageError)
-    return known if unknown else " ".join(str(error).split())
+        # What Pillow says of an unknown beginning holds an address in memory.
+        unknown = isinstance(error, image.UnidentifiedImageError)
+        why = "it begins as no image does" if unknown else " ".join(str(error).split())
+        raise InputError("path", f"{name} is damaged or no image: {why:.200}") from error
 
 
 def resized(picture: Picture, size: int | None) -> Picture:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from partita.data.images.decoding import LARGEST_FILE, SUFFIXES
 from partita.errors import InputError, require
@@ -85,8 +85,10 @@ def archive_files(path: Path) -> Iterator[tuple[str, Read | None]]:
     """The same for a tar, in one pass: a file has to be read before the next name."""
     require_file(path)
     with reading(path), _tar_errors(), _opened(path) as raw:
-        stream: Any = _Tail(raw)
-        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
+        stream = _Tail(raw)
+        with tarfile.open(  # type: ignore[call-overload]
+            fileobj=stream, mode="r|", tarinfo=_Member
+        ) as archive:
             for member in archive:
                 name = _safe(member.name, path)
                 _check_long_name(archive, member)

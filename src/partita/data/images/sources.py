@@ -98,9 +98,6 @@ def _adapted(images: Images, options: ImageOptions) -> Images:
     return images
 
 
-# Folders and tars of files by class --------------------------------------------------------------
-
-
 def _by_class(path: Path, options: ImageOptions) -> Images:
     """One pass over all files; of those in the other split, only names are read."""
     places: dict[str, folders.Place] = {}
@@ -108,8 +105,7 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
     directories: set[str] = set()
     held, most = 0, machine_memory() // 2
     problem = f"more pixels than half of this machine's memory ({most:,} bytes)"
-    files = folders.folder_files(path) if path.is_dir() else folders.archive_files(path)
-    for name, read in files:
+    for name, read in (folders.folder_files if path.is_dir() else folders.archive_files)(path):
         if read is None:
             directories.add(name)
         elif folders.is_image(name):
@@ -123,9 +119,8 @@ def _by_class(path: Path, options: ImageOptions) -> Images:
     _check_layout(path, list(places.values()), options.split)
     classes = _classes(path, list(places.values()), directories, options.split)
     names = sorted(found)
-    labels = [classes.index(places[name].label) for name in names]
-    pixels = _stacked(path, names, found)
-    return Images(pixels, torch.tensor(labels), BYTE_LEVELS, classes)
+    labels = torch.tensor([classes.index(places[name].label) for name in names])
+    return Images(_stacked(path, names, found), labels, BYTE_LEVELS, classes)
 
 
 def _check_layout(path: Path, places: list[folders.Place], split: str) -> None:
@@ -145,9 +140,8 @@ def _classes(
     path: Path, places: list[folders.Place], directories: set[str], split: str
 ) -> tuple[str, ...]:
     """The names of all classes, in the training and the test set; none may be empty."""
-    above = {str(PurePosixPath(place.name).parent.parent) for place in places}
-    folders_of_classes = (PurePosixPath(name) for name in directories)
-    named = {inner.name for inner in folders_of_classes if str(inner.parent) in above}
+    above = {PurePosixPath(place.name).parent.parent for place in places}
+    named = {inner.name for inner in map(PurePosixPath, directories) if inner.parent in above}
     classes = sorted(named | {place.label for place in places})
     filled = {place.label for place in places if place.split in ("", split)}
     for label in classes:

@@ -89,9 +89,6 @@ class Statement:
         return f"by {self.source} ({self.words})"
 
 
-# What sources say --------------------------------------------------------------------------------
-
-
 def statements(path: Path, checkpoint: Checkpoint) -> list[Statement]:
     """What sources say of a file; the config beside it only if the file names no method."""
     said = [*_of_buffers(checkpoint), _of_hyper_parameters(checkpoint)]
@@ -160,9 +157,6 @@ def _time(config: object) -> bool | None:
     paths = (("time_conditioning",), ("algo", "time_conditioning"))
     values = (entry(config, *path) for path in paths)
     return next((value for value in values if isinstance(value, bool)), None)
-
-
-# What follows ------------------------------------------------------------------------------------
 
 
 def require_method(name: str | None, argument: str = "method") -> None:

@@ -32,9 +32,6 @@ from partita.networks.transformer import Transformer
 LABELS, REGISTERS = "cls_embed.embedding_table.weight", "reg_tokens.weight"
 
 
-# MaskGIT -----------------------------------------------------------------------------------------
-
-
 def load_maskgit(state: Mapping[str, Tensor], heads: int) -> Transformer:
     """A network with the weights of a reference MaskGIT transformer; its last id is the mask."""
     state = {without_prefix(key): tensor for key, tensor in state.items()}
@@ -96,9 +93,6 @@ def _rename_maskgit(state: Mapping[str, Tensor], depth: int) -> dict[str, Tensor
         for number, norm in ((1, "attention"), (2, "mlp")):
             ours[f"{block}.norm_{norm}.weight"] = state[f"{theirs}.ln{number}.weight"]
     return ours
-
-
-# PGM ---------------------------------------------------------------------------------------------
 
 
 def load_image_partition(

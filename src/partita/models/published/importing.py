@@ -23,25 +23,10 @@ from partita.files import format
 from partita.files.atomic import sha256
 from partita.files.reading import reading
 from partita.models import assembling, checkpoints
+from partita.models.published import identity, planning
 from partita.models.published.folding import fold_time
-from partita.models.published.identity import (
-    check_method,
-    check_time,
-    refuse_foreign,
-    require_method,
-    statements,
-)
 from partita.models.published.lightning import read_checkpoint
-from partita.models.published.planning import (
-    NETWORKS,
-    ImportOptions,
-    Plan,
-    check_numbers,
-    check_tensors,
-    check_tokenizer,
-    make_plan,
-    renamed_by,
-)
+from partita.models.published.planning import NETWORKS, ImportOptions, Plan
 from partita.models.published.reference import DERIVED
 from partita.models.published.selection import Selection, select
 from partita.models.published.stored import Stored
@@ -54,18 +39,18 @@ _DOCUMENT_END = "<|endoftext|>"
 
 def look_into(path: Path, options: ImportOptions) -> tuple[Selection, Plan, int | None]:
     """What a file holds, what it becomes, and after how many steps, before its numbers are read."""
-    require_method(options.method)
+    identity.require_method(options.method)
     _refuse_ours(path)
     checkpoint = read_checkpoint(path, ema=options.weights != "raw")
     with blaming(path):
-        said = statements(path, checkpoint)
-        refuse_foreign(said, options.method)
+        said = identity.statements(path, checkpoint)
+        identity.refuse_foreign(said, options.method)
         chosen = select(checkpoint, options.weights, options.skip)
-        check_numbers(chosen.state, path.stat().st_size)
-        plan = make_plan(chosen.state, options)
-        check_tensors(chosen.state, plan)
-        check_method(plan.method.name, said, options.method)
-        check_time(plan.method.name, said, options.conditioning)
+        planning.check_numbers(chosen.state, path.stat().st_size)
+        plan = planning.make_plan(chosen.state, options)
+        planning.check_tensors(chosen.state, plan)
+        identity.check_method(plan.method.name, said, options.method)
+        identity.check_time(plan.method.name, said, options.conditioning)
     return chosen, plan, checkpoint.step
 
 
@@ -87,7 +72,7 @@ def import_model(
     """The model in a file. `tell` is called with what is going on: files are large."""
     chosen, plan, step = look_into(path, options)
     with blaming(path):
-        check_tokenizer(chosen.state, tokenizer, tokenizer_name)
+        planning.check_tokenizer(chosen.state, tokenizer, tokenizer_name)
     tell(f"Reading {len(chosen.state)} tensors of {path} ({chosen.weights} weights)")
     with reading(path, "file"), blaming(path):
         weights = _read(chosen.state, plan)
@@ -100,9 +85,6 @@ def import_model(
     return TextModel(method, tokenizer, recipe, _provenance(path, chosen, plan, step))
 
 
-# Its numbers -------------------------------------------------------------------------------------
-
-
 def _read(state: Mapping[str, Stored], plan: Plan) -> dict[str, Tensor]:
     """The weights under our names, in float32 and in memory of their own."""
     tensors = {}
@@ -112,7 +94,7 @@ def _read(state: Mapping[str, Stored], plan: Plan) -> dict[str, Tensor]:
         require(bool(tensor.isfinite().all()), "file", problem)
     if DERIVED in tensors:
         _check_rotary(tensors[DERIVED])
-    weights = renamed_by(tensors, plan)
+    weights = planning.renamed_by(tensors, plan)
     if plan.folded:
         weights = fold_time(weights)
     return {name: tensor.contiguous() for name, tensor in weights.items()}
@@ -120,8 +102,8 @@ def _read(state: Mapping[str, Stored], plan: Plan) -> dict[str, Tensor]:
 
 def _check_rotary(frequencies: Tensor) -> None:
     """The one buffer follows from the width, unless somebody chose another base."""
-    usual = _ROTARY_BASE ** -(torch.arange(frequencies.numel()) / frequencies.numel())
-    usual = torch.allclose(frequencies.flatten(), usual, rtol=1e-2)  # it may be bfloat16
+    ours = _ROTARY_BASE ** -(torch.arange(frequencies.numel()) / frequencies.numel())
+    usual = torch.allclose(frequencies.flatten(), ours, rtol=1e-2)  # it may be bfloat16
     require(usual, "file", f"its rotary frequencies are not those of base {_ROTARY_BASE:g}")
 
 
@@ -135,9 +117,6 @@ def _start_of_documents(weights: dict[str, Tensor], plan: Plan, tokenizer: Token
         end = tokenizer.backend.token_to_id(_DOCUMENT_END)
         if end is not None:
             weights["embed.weight"][-1] = weights["embed.weight"][end]
-
-
-# Provenance and errors ---------------------------------------------------------------------------
 
 
 def _provenance(path: Path, chosen: Selection, plan: Plan, step: int | None) -> dict[str, Any]:

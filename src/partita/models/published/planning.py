@@ -114,9 +114,6 @@ def _heads(outline: Mapping[str, Tensor], given: int | None) -> int:
     return width // HEAD_WIDTH
 
 
-# Whether it fits ---------------------------------------------------------------------------------
-
-
 def check_numbers(state: Mapping[str, Stored], file_size: int) -> None:
     """Weights are fractions; and tensors that share theirs must not fill the memory."""
     for key, stored in state.items():

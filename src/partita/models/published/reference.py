@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from partita.errors import InputError, require
+from partita.errors import require
 from partita.networks.causal import CausalTransformer
 from partita.networks.flexible import FlexibleTransformer
 from partita.networks.options import TransformerConfig
@@ -96,9 +96,6 @@ def without_prefix(key: str) -> str:
     return key[found.end() :] if found else key
 
 
-# The DIT -----------------------------------------------------------------------------------------
-
-
 def load_dit(
     state: Mapping[str, Tensor], heads: int, length: int, causal: bool = False
 ) -> Transformer:
@@ -120,9 +117,6 @@ def dit_config(state: Mapping[str, Tensor], heads: int, length: int) -> Transfor
     return TransformerConfig(**sizes, depth=depth, heads=heads, length=length)
 
 
-# The network of FlexMDM --------------------------------------------------------------------------
-
-
 def load_flexible(state: Mapping[str, Tensor], heads: int, length: int) -> FlexibleTransformer:
     """A network with the weights of a reference FlexMDM, whose last two ids are mask and pad.
 
@@ -137,9 +131,6 @@ def load_flexible(state: Mapping[str, Tensor], heads: int, length: int) -> Flexi
     config = replace(config, output_size=config.vocab_size - 2)
     gaps = "expectation" if "gap_head.inner.weight" in weights else "distribution"
     return filled(FlexibleTransformer(config, gaps), weights)
-
-
-# The PartitionDIT --------------------------------------------------------------------------------
 
 
 def load_partition(
@@ -189,9 +180,6 @@ def partition_config(
     )
 
 
-# What both share ---------------------------------------------------------------------------------
-
-
 def _plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {without_prefix(key): tensor for key, tensor in state.items()}
 
@@ -199,18 +187,17 @@ def _plain(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _renamed(
     state: Mapping[str, Tensor], rules: Mapping[re.Pattern[str], str], network: str
 ) -> dict[str, Tensor]:
-    plain = _plain(state)
-    names = {key: _rename(key, rules) for key in plain if key != DERIVED}
-    unknown = [key for key, name in names.items() if name is None]
-    if unknown:
-        problem = f"{listed(unknown)}: no key of the reference {network}"
-        raise InputError("state dict", problem, "leave out what belongs to something else")
-    return {name: plain[key] for key, name in names.items() if name is not None}
-
-
-def _rename(key: str, rules: Mapping[re.Pattern[str], str]) -> str | None:
-    found = ((pattern.fullmatch(key), ours) for pattern, ours in rules.items())
-    return next((match.expand(ours) for match, ours in found if match), None)
+    renamed, unknown = {}, []
+    for key, tensor in _plain(state).items():
+        found = ((pattern.fullmatch(key), ours) for pattern, ours in rules.items())
+        name = next((match.expand(ours) for match, ours in found if match), None)
+        if name is not None:
+            renamed[name] = tensor
+        elif key != DERIVED:
+            unknown.append(key)
+    problem = f"{listed(unknown)}: no key of the reference {network}"
+    require(not unknown, "state dict", problem, "leave out what belongs to something else")
+    return renamed
 
 
 def listed(names: Collection[str]) -> str:
