@@ -11,11 +11,10 @@ from partita.data.kinds import (
     USUAL,
     DataKind,
     DataSettings,
-    Preparing,
     TokenizerSettings,
 )
 from partita.data.prepare import PrepareOptions, prepare
-from partita.data.prepared import Prepared
+from partita.data.prepared import PrepareCallback, Prepared
 from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, naming, require
 from partita.files.names import PREFIX
@@ -49,19 +48,14 @@ class TextData(DataKind):
         data: DataSettings,
         tokenizer: TokenizerSettings,
         given: AnyTokenizer | None = None,
-        how: Preparing | None = None,
+        callback: PrepareCallback | None = None,
     ) -> Prepared:
-        how = how or Preparing()
         return prepare(
             corpus_of(data),
             Path(data.cache),
             PrepareOptions(tokenizer.name, tokenizer.vocab_size, data.validation_fraction),
-            how.progress,
             None if given is None else _of_text(given),
-            accept=how.accept,
-            least=how.least,
-            examine=how.examine,
-            checking=how.checking,
+            callback,
         )
 
     def check_network(self, tokenizer: AnyTokenizer, length: int, grid: int) -> None:
