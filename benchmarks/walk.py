@@ -7,7 +7,10 @@ Two commands are traced call by call: `partita train` on a text up to the first 
 optimizer, and `partita sample` up to the text. Counted are the files of the library in which a
 function ran, the largest number of the library's frames on the stack, and the calls from a function
 to one in a layer above its own (each pair of functions once). A layer is a package, as in the test
-of imports. Calls of a callback count as upward, too. Counts go to benchmarks/results/walk.json.
+of imports. A call of a method that the caller's layer, or one below it, declares in a base class
+is counted apart: the object was handed down, as callbacks and executors are. What a decorator
+wraps is called by the decorator's caller, and looking up a module's name is no call. Counts go to
+benchmarks/results/walk.json.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from tests.support.layers import HEIGHT, SOURCE, room
 
 RESULTS = Path(__file__).parent / "results"
 SMALL = "--network.width 32 --network.depth 2 --network.heads 2 --network.length 32"
+TRANSPARENT = ("<module>", "__getattr__", "old_keywords.<locals>.add.<locals>.renamed")
 QUIET = "--training.batch_size 4 --run.previews 0"
 
 
@@ -50,6 +54,8 @@ class Walk:
     """The function at which the walk ends; None: at the end of the command."""
     files: set[str] = field(default_factory=set)
     upward: set[tuple[str, str]] = field(default_factory=set)
+    handed: set[tuple[str, str]] = field(default_factory=set)
+    """Calls upward of methods that a base class declares in the caller's layer or below."""
     deepest: int = 0
     _stack: list[tuple[FrameType, str, str]] = field(default_factory=list)
     _import: FrameType | None = None
@@ -69,18 +75,29 @@ class Walk:
         path, name = frame.f_code.co_filename, frame.f_code.co_qualname
         if name == "<module>":
             self._import = frame
-        if not path.startswith(str(SOURCE)) or name == "<module>":
+        if not path.startswith(str(SOURCE)) or name in TRANSPARENT:
             return
         file = str(Path(path).relative_to(SOURCE))
         if self._stack:
             _, caller, before = self._stack[-1]
             if _height(file) > _height(before):
-                self.upward.add((f"{before}: {caller}", f"{file}: {name}"))
+                found = self.handed if _declared(frame, _height(before)) else self.upward
+                found.add((f"{before}: {caller}", f"{file}: {name}"))
         self.files.add(file)
         self._stack.append((frame, name, file))
         self.deepest = max(self.deepest, len(self._stack))
         if name == self.goal:
             raise Arrived
+
+
+def _declared(frame: FrameType, height: int) -> bool:
+    """Whether a base class at this height or below declares the method that is called."""
+    bases = type(frame.f_locals.get("self")).__mro__
+    return any(
+        frame.f_code.co_name in vars(base) and HEIGHT[room(base.__module__)] <= height
+        for base in bases
+        if base.__module__.startswith("partita.")
+    )
 
 
 def _height(file: str) -> int:
@@ -116,10 +133,16 @@ def walks(folder: Path) -> dict[str, Walk]:
 def table(found: dict[str, Walk]) -> Table:
     """The counts as a table."""
     shown = Table(title="From a command to its first step, or to its text", title_justify="left")
-    for name in ("walk", "files", "deepest", "ways back up"):
+    for name in ("walk", "files", "deepest", "ways back up", "to what was handed down"):
         shown.add_column(name, justify="left" if name == "walk" else "right")
     for name, walk in found.items():
-        shown.add_row(name, str(len(walk.files)), str(walk.deepest), str(len(walk.upward)))
+        shown.add_row(
+            name,
+            str(len(walk.files)),
+            str(walk.deepest),
+            str(len(walk.upward)),
+            str(len(walk.handed)),
+        )
     return shown
 
 
@@ -137,7 +160,7 @@ def main(words: Sequence[str] | None = None) -> None:
         os.chdir(place.parent)
     console = Console(width=160)
     if chosen.calls:
-        for caller, called in sorted(found[chosen.calls].upward):
+        for caller, called in sorted(found[chosen.calls].upward | found[chosen.calls].handed):
             console.print(f"{caller} -> {called}", markup=False, highlight=False)
         console.print(*sorted(found[chosen.calls].files), sep="\n", markup=False)
         return
@@ -146,6 +169,7 @@ def main(words: Sequence[str] | None = None) -> None:
             "files": sorted(walk.files),
             "deepest": walk.deepest,
             "upward": sorted(map(list, walk.upward)),
+            "handed_down": sorted(map(list, walk.handed)),
         }
         for name, walk in found.items()
     }

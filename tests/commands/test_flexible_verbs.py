@@ -35,6 +35,7 @@ from partita.training.checks import check_tokens
 from partita.training.conversion import check_conditions, converted
 from partita.training.data_pipeline import orders, tokens_of
 from tests.support.examples import example
+from tests.support.preparing import calling
 
 pytestmark = pytest.mark.usefixtures("here")
 LENGTH = 24
@@ -85,7 +86,7 @@ def printed(capsys, *words):
 def rows_of(recipe):
     """The texts of all training and validation rows."""
     recipe = recipe.resolved()
-    prepared = tokens_of(recipe, examine=partial(check_tokens, recipe))
+    prepared = tokens_of(recipe, callback=calling(on_tokens=partial(check_tokens, recipe)))
     texts = []
     for order in orders(recipe, prepared):
         batch = order.first(len(order.rows))
@@ -151,7 +152,7 @@ def test_an_examination_that_fails_leaves_nothing_behind(tmp_path):
         raise InputError("rows", "do not please")
 
     with pytest.raises(InputError, match="do not please"):
-        prepare(flexible().data.corpus(), tmp_path / "cache", examine=refuse)
+        prepare(flexible().data.corpus(), tmp_path / "cache", callback=calling(on_tokens=refuse))
     assert not (tmp_path / "cache").exists()
 
 

@@ -18,6 +18,7 @@ from partita.data.tokenizers import (
     from_description,
 )
 from partita.errors import InputError
+from tests.support.preparing import calling
 
 DOCUMENTS = [f"document number {n}, which says nothing new" for n in range(200)]
 
@@ -108,7 +109,7 @@ def test_an_interrupted_preparation_leaves_nothing(tmp_path, corpus):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(corpus, tmp_path / "cache", progress=interrupt)
+        prepare(corpus, tmp_path / "cache", callback=calling(on_prepare=interrupt))
     assert not (tmp_path / "cache").exists()
     assert prepare(corpus, tmp_path / "cache").fresh
 

@@ -19,6 +19,7 @@ from partita.data.prepare import PrepareOptions, prepare
 from partita.data.prepared import CHECKSUMS, Prepared
 from partita.data.shards import MANIFEST, Shards
 from partita.errors import InputError
+from tests.support.preparing import calling
 from tests.support.runs import FAST, SMALL
 
 ROWS = [
@@ -232,9 +233,9 @@ def test_files_that_change_while_they_are_read_are_not_kept(tmp_path, corpus, ch
             changes.pop()(corpus.path)
 
     with pytest.raises(InputError, match=rf"{name} changed while it was read; give the same comm"):
-        prepare(corpus, tmp_path / "cache", progress=progress)
+        prepare(corpus, tmp_path / "cache", callback=calling(on_prepare=progress))
     assert not (tmp_path / "cache").exists()
-    assert prepare(corpus, tmp_path / "cache", progress=progress).fresh
+    assert prepare(corpus, tmp_path / "cache", callback=calling(on_prepare=progress)).fresh
 
 
 def test_two_that_prepare_the_same_at_once_have_the_same(tmp_path, corpus):
@@ -247,7 +248,7 @@ def test_two_that_prepare_the_same_at_once_have_the_same(tmp_path, corpus):
             others[0] = prepare(corpus, cache)
             others.append((others[0].folder / CHECKSUMS).stat().st_ino)
 
-    mine = prepare(corpus, cache, progress=progress)
+    mine = prepare(corpus, cache, callback=calling(on_prepare=progress))
     assert (others[0].fresh, mine.fresh) == (True, False)
     assert [path.name for path in cache.iterdir()] == [mine.folder.name]
     assert (mine.folder / CHECKSUMS).stat().st_ino == others[1]
@@ -291,7 +292,12 @@ def test_what_a_killed_preparation_left_is_removed_even_if_nothing_is_to_do(tmp_
 
 def test_a_tokenizer_learns_with_a_word_on_how_far_it_is(tmp_path, corpus, monkeypatch):
     seen = []
-    prepare(corpus, tmp_path / "cache", PrepareOptions("bpe", 300), seen.append)
+    prepare(
+        corpus,
+        tmp_path / "cache",
+        PrepareOptions("bpe", 300),
+        callback=calling(on_prepare=seen.append),
+    )
     total = len(Corpus(corpus.path).files()) * sum(len(row["text"]) for row in ROWS)
     assert seen.count(total) == 2  # once to learn, once to make tokens
     monkeypatch.setattr(prepared, "check_contents", None)  # what is fresh is not checked

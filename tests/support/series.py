@@ -26,12 +26,12 @@ from torch import Tensor
 from partita.commands import main
 from partita.contracts.prompt import Prompt
 from partita.data.any_tokenizer import TOKENIZERS, AnyTokenizer
-from partita.data.kinds import DataKind, DataSettings, Preparing, TokenizerSettings
-from partita.data.prepared import Prepared, tokens_in
+from partita.data.kinds import DataKind, DataSettings, TokenizerSettings
+from partita.data.prepared import PrepareCallback, Prepared, tokens_in
 from partita.data.whole_rows import write_rows
 from partita.errors import InputError, require
 from partita.files.atomic import check_file, whole_file
-from partita.files.reading import content_hash, reading, watch
+from partita.files.reading import content_hash, reading, refuse_changes, stamps
 from partita.likelihood.bounds import nelbo
 from partita.modalities import MODALITIES, Modality
 from partita.modalities.base import Drawn, Evaluation, Infilling, OwnOptions, Sampling, Work
@@ -111,10 +111,10 @@ class SeriesData(DataKind):
         data: DataSettings,
         tokenizer: TokenizerSettings,
         given: AnyTokenizer | None = None,
-        how: Preparing | None = None,
+        callback: PrepareCallback | None = None,
     ) -> Prepared:
-        how, path = how or Preparing(), Path(data.path)
-        refuse_changes = watch(lambda: [path])
+        callback, path = callback or PrepareCallback(), Path(data.path)
+        before = stamps([path])
         values = torch.from_numpy(read_series(data.path)).float()
         made = given or LevelTokenizer(
             tokenizer.levels or LEVELS,
@@ -125,21 +125,21 @@ class SeriesData(DataKind):
         assert isinstance(made, LevelTokenizer)
         facts = json.dumps([made.describe(), data.validation_fraction]).encode()
         identity = hashlib.sha256(content_hash(path) + facts).hexdigest()[:20]
-        how.accept(identity)
+        callback.on_name(identity)
 
         def rows() -> Iterator[tuple[NDArray[Any], None]]:
             for number, row in enumerate(made.encode(values), 1):
                 yield row.numpy(), None
-                how.progress(number)
+                callback.on_prepare(number)
 
         def make(partial: Path) -> None:
             facts = {"path": data.path, "valid": data.validation_fraction}
             write_rows(
                 partial, made, rows(), classes=[], valid=data.validation_fraction, facts=facts
             )
-            refuse_changes()
+            refuse_changes(before, [path])
 
-        return tokens_in(Path(data.cache) / identity, make, how.examine, how.checking)
+        return tokens_in(Path(data.cache) / identity, make, callback)
 
     def check_network(self, tokenizer: AnyTokenizer, length: int, grid: int) -> None:  # noqa: ARG002
         assert isinstance(tokenizer, LevelTokenizer)

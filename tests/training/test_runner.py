@@ -23,6 +23,7 @@ from partita.training.data_pipeline import left_out, orders, row_length, tokens_
 from partita.training.runner import train
 from partita.training.signals import Signals
 from tests.support.kill_and_resume import corpus
+from tests.support.preparing import calling
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -175,7 +176,8 @@ def test_a_folder_belongs_to_one_recipe_and_one_text(tmp_path, recipe):
 
 def test_rows_of_a_recipe(recipe):
     notes = Notes()
-    prepared = tokens_of(recipe, callback=notes)
+    checked = checks.CheckedTokens(recipe, Path("nowhere"), notes)
+    prepared = tokens_of(recipe, callback=checked)
     assert notes.heard
     train_order, valid_order = orders(recipe, prepared)
     batch = train_order.batch(0)
@@ -192,14 +194,13 @@ def test_tokens_may_be_refused_before_they_are_made_or_kept(recipe):
     def refuse(*_given):
         raise InputError("out", "no")
 
-    for argument in ("accept", "examine"):
+    for name in ("on_name", "on_tokens"):
         with pytest.raises(InputError, match="out: no"):
-            tokens_of(recipe, **{argument: refuse})
+            tokens_of(recipe, callback=calling(**{name: refuse}))
         assert not list(Path(recipe.data.cache).glob("*"))
     names = []
-    prepared = tokens_of(
-        recipe, accept=names.append, examine=lambda made: names.append(len(made.train))
-    )
+    notes = calling(on_name=names.append, on_tokens=lambda made: names.append(len(made.train)))
+    prepared = tokens_of(recipe, callback=notes)
     assert names == [prepared.folder.name, len(prepared.train)]
 
 

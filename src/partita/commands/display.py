@@ -63,10 +63,10 @@ class Display(Callback):
             self.bar.stop()
 
     def on_prepare(self, characters: int) -> None:
-        self.counter.update_to(characters)
+        self.counter.on_prepare(characters)
 
     def on_check(self, done: int, total: int) -> None:
-        self.counter.checked(done, total)
+        self.counter.on_check(done, total)
 
     def on_preview(self, step: int, samples: list[str] | Tensor) -> None:  # noqa: ARG002
         if isinstance(samples, list):

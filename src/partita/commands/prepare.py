@@ -10,8 +10,8 @@ from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from partita.commands.parsing import make_parser, parse
 from partita.commands.terminal import Terminal, Words
 from partita.config.data import NAMES, DataOptions, TokenizerOptions
-from partita.data.kinds import Preparing, kind_of
-from partita.data.prepared import Prepared
+from partita.data.kinds import kind_of
+from partita.data.prepared import PrepareCallback, Prepared
 from partita.errors import naming, require
 
 
@@ -65,12 +65,11 @@ def prepare(chosen: Options) -> None:
     with naming(NAMES), counter(console, kind.unit) as count:
         if console.animates:
             count.say(f"reading {kind.name}")
-        how = Preparing(progress=count.update_to, checking=count.checked)
-        prepared = kind.prepare(data, chosen.tokenizer, how=how)
+        prepared = kind.prepare(data, chosen.tokenizer, callback=count)
     report(console, prepared)
 
 
-class counter:  # noqa: N801 - reads as a function
+class counter(PrepareCallback):  # noqa: N801 - reads as a function
     """A spinner that shows how much has been read or checked; it appears with the first count."""
 
     def __init__(self, console: Terminal, unit: str) -> None:
@@ -87,11 +86,11 @@ class counter:  # noqa: N801 - reads as a function
     def __enter__(self) -> counter:
         return self
 
-    def update_to(self, count: int) -> None:
-        self.say(f"reading: {count:,} {self.unit}")
+    def on_prepare(self, characters: int) -> None:
+        self.say(f"reading: {characters:,} {self.unit}")
 
-    def checked(self, read: int, total: int) -> None:
-        self.say(f"checking tokens: {read >> 20:,} of {total >> 20:,} MiB")
+    def on_check(self, done: int, total: int) -> None:
+        self.say(f"checking tokens: {done >> 20:,} of {total >> 20:,} MiB")
 
     def say(self, words: str) -> None:
         """Show what is being done."""

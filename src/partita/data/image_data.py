@@ -9,8 +9,8 @@ from partita.data.image_sets import PIXELS, ImageSet, prepare_images
 from partita.data.image_tokenizers import ImageTokenizer
 from partita.data.images import ImageOptions
 from partita.data.images.sources import DIGITS
-from partita.data.kinds import KINDS, DataKind, DataSettings, Preparing, TokenizerSettings
-from partita.data.prepared import Prepared
+from partita.data.kinds import KINDS, DataKind, DataSettings, TokenizerSettings
+from partita.data.prepared import PrepareCallback, Prepared
 from partita.errors import InputError, naming, require
 
 _NAMES = {name: f"data.{name}" for name in ("size", "color", "path", "valid")}
@@ -43,18 +43,15 @@ class ImageData(DataKind):
         data: DataSettings,
         tokenizer: TokenizerSettings,
         given: AnyTokenizer | None = None,
-        how: Preparing | None = None,
+        callback: PrepareCallback | None = None,
     ) -> Prepared:
-        how = how or Preparing()
         return prepare_images(
             image_set(data),
             Path(data.cache),
             tokenizer.name,
             tokenizer.levels,
             None if given is None else _of_images(given),
-            accept=how.accept,
-            examine=how.examine,
-            checking=how.checking,
+            callback,
         )
 
     def check_network(self, tokenizer: AnyTokenizer, length: int, grid: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,14 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save
 
-from partita.data.checking import Progress
 from partita.data.image_tokenizers import ImageTokenizer, PixelTokenizer
 from partita.data.images import ImageOptions, Images, read_images
 from partita.data.images.sources import DIGITS
 from partita.data.manifest import FORMAT
-from partita.data.prepared import Prepared, tokens_in
+from partita.data.prepared import PrepareCallback, Prepared, tokens_in
 from partita.data.whole_rows import write_rows
 from partita.errors import require
-from partita.files.reading import content_hash, files_under, reading, watch
+from partita.files.reading import content_hash, files_under, reading, refuse_changes, stamps
 
 PIXELS = "pixels"
 BATCH = 256  # images that are encoded at a time
@@ -87,13 +86,10 @@ def prepare_images(
     name: str,
     levels: int | None,
     tokenizer: ImageTokenizer | None = None,
-    *,
-    accept: Callable[[str], None] | None = None,
-    examine: Callable[[Prepared], None] | None = None,
-    checking: Progress | None = None,
+    callback: PrepareCallback | None = None,
 ) -> Prepared:
     """The images as tokens, as `prepare` does it: from the cache if nothing changed."""
-    refuse_changes = watch(images.files)
+    callback, before = callback or PrepareCallback(), stamps(images.files())
     read: list[Images] = []
     made = tokenizer
     if made is None:  # it may depend on the images
@@ -101,15 +97,14 @@ def prepare_images(
         made = make_image_tokenizer(name, levels, read[0])
     described = json.dumps([FORMAT, made.describe()]).encode() + save(made.tensors())
     identity = hashlib.sha256(images.identity().encode() + described).hexdigest()[:20]
-    if accept is not None:
-        accept(identity)
+    callback.on_name(identity)
 
     def make(partial: Path) -> None:
         data = read[0] if read else read_images(images.path, images.options)
         _write(data, made, partial, images)
-        refuse_changes()
+        refuse_changes(before, images.files())
 
-    return tokens_in(cache / identity, make, examine, checking)
+    return tokens_in(cache / identity, make, callback)
 
 
 def _write(images: Images, tokenizer: ImageTokenizer, folder: Path, source: ImageSet) -> None:

@@ -7,13 +7,10 @@ A kind of data is an object in `KINDS`; the name of a recipe's tokenizer decides
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from partita.data.any_tokenizer import AnyTokenizer
-from partita.data.checking import Progress
-from partita.data.prepared import Prepared
+from partita.data.prepared import PrepareCallback, Prepared
 from partita.registry import Registry
 
 
@@ -57,22 +54,6 @@ class TokenizerSettings(Protocol):
         def levels(self) -> int | None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preparing:
-    """Callbacks of preparing data, and the least amount of data."""
-
-    accept: Callable[[str], None] = field(default=lambda _name: None)
-    """Called with the name of the tokens' folder; may refuse by an error."""
-    examine: Callable[[Prepared], None] = field(default=lambda _prepared: None)
-    """Called with the tokens; may refuse them by an error, and new ones are removed then."""
-    progress: Callable[[int], None] = field(default=lambda _count: None)
-    """Called with the amount that has been read so far."""
-    checking: Progress | None = None
-    """Called with the bytes of cached tokens that have been checked, and their total."""
-    least: int = 1
-    """The least number of tokens to train on; fewer are refused."""
-
-
 class DataKind(ABC):
     """A kind of data: how its files become rows of tokens."""
 
@@ -109,7 +90,7 @@ class DataKind(ABC):
         data: DataSettings,
         tokenizer: TokenizerSettings,
         given: AnyTokenizer | None = None,
-        how: Preparing | None = None,
+        callback: PrepareCallback | None = None,
     ) -> Prepared:
         """The data as tokens: from the cache if nothing changed, made now otherwise.
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from partita.data.checking import Progress
 from partita.data.documents import SEPARATORS, Corpus, Piece
 from partita.data.hugging_face import fetch_tokenizer
 from partita.data.manifest import FORMAT
-from partita.data.prepared import TOKENIZER, Prepared, tokens_in
+from partita.data.prepared import TOKENIZER, PrepareCallback, Prepared, tokens_in
 from partita.data.shards import ShardWriter
 from partita.data.tokenizers import (
     LARGEST_VOCABULARY,
@@ -33,7 +32,7 @@ from partita.data.tokenizers import (
 )
 from partita.errors import InputError, require, require_int
 from partita.files.names import ASK_THE_HUB, hosted, near
-from partita.files.reading import content_hash, reading, watch
+from partita.files.reading import content_hash, reading, refuse_changes, stamps
 
 MADE_HERE = ("bpe", "bytes", "characters", "text8")
 READING = 2  # version of how files are read: another one makes other tokens of the same file
@@ -107,54 +106,43 @@ def prepare(
     corpus: Corpus,
     cache: Path,
     options: PrepareOptions | None = None,
-    progress: Callable[[int], None] | None = None,
     tokenizer: Tokenizer | None = None,
-    *,
-    accept: Callable[[str], None] | None = None,
-    least: int = 1,
-    examine: Callable[[Prepared], None] | None = None,
-    checking: Progress | None = None,
+    callback: PrepareCallback | None = None,
 ) -> Prepared:
     """The corpus as tokens: from the cache if nothing changed, made now otherwise.
 
-    `progress` is called with the number of characters read so far, from 0 on again once a tokenizer
-    has been trained on them; `checking`, with the bytes of cached tokens that have been checked,
-    and their total. A given `tokenizer` replaces the one that the options name. `accept` is called
-    with the name of the tokens' folder, and `examine` with the tokens: both may refuse by an
-    error. A corpus with fewer than `least` tokens to train on is refused too. What is refused
-    leaves nothing behind.
+    A given `tokenizer` replaces the one that the options name.
     """
-    options = options or PrepareOptions()
-    refuse_changes = watch(corpus.files)
+    options, callback = options or PrepareOptions(), callback or PrepareCallback()
+    before = stamps(corpus.files())
     # Fetched once, for the key and the tokens.
     file = tokenizer_file(options.tokenizer) if tokenizer is None else None
     folder = cache / _cache_key(corpus, options, file, tokenizer)
-    if accept is not None:
-        accept(folder.name)
+    callback.on_name(folder.name)
 
     def make(partial: Path) -> None:
-        made = tokenizer or make_tokenizer(corpus, options, file, progress)
-        _write(corpus, made, partial, options, progress, least)
+        made = tokenizer or make_tokenizer(corpus, options, file, callback)
+        _write(corpus, made, partial, options, callback)
         (partial / TOKENIZER).write_text(json.dumps(made.describe()))
-        refuse_changes()
+        refuse_changes(before, corpus.files())
 
-    return tokens_in(folder, make, examine, checking)
+    return tokens_in(folder, make, callback)
 
 
 def make_tokenizer(
     corpus: Corpus,
     options: PrepareOptions,
     file: Path | None,
-    progress: Callable[[int], None] | None = None,
+    callback: PrepareCallback,
 ) -> Tokenizer:
     """The tokenizer in the file; without one, "bpe" and "characters" learn from the corpus."""
     if file is not None:
         return read_tokenizer(file)
     if options.tokenizer == "characters":
-        everything = _counted(corpus, progress)
+        everything = _counted(corpus, callback)
         return CharacterTokenizer.train([SEPARATORS[corpus.documents], *map(_distinct, everything)])
     if options.tokenizer == "bpe":
-        return BPETokenizer.train(_sample(corpus, progress), options.vocab_size)
+        return BPETokenizer.train(_sample(corpus, callback), options.vocab_size)
     if options.tokenizer == "text8":
         problem = f"{corpus.documents!r} ends documents with line breaks, which text8 does not have"
         separated = not SEPARATORS[corpus.documents]
@@ -189,20 +177,19 @@ def _distinct(text: str) -> str:
     return "".join(set(text))
 
 
-def _counted(corpus: Corpus, progress: Callable[[int], None] | None) -> Iterator[str]:
-    """The text of a corpus; `progress` is called with how much of it was read."""
+def _counted(corpus: Corpus, callback: PrepareCallback) -> Iterator[str]:
+    """The text of a corpus; `callback` hears how much of it was read."""
     seen = 0
     for piece in corpus.pieces():
         yield piece.text
         seen += len(piece.text)
-        if progress is not None:
-            progress(seen)
+        callback.on_prepare(seen)
 
 
-def _sample(corpus: Corpus, progress: Callable[[int], None] | None) -> Iterator[str]:
+def _sample(corpus: Corpus, callback: PrepareCallback) -> Iterator[str]:
     """The beginning of the corpus, enough to learn a vocabulary from."""
     seen = 0
-    for text in _counted(corpus, progress):
+    for text in _counted(corpus, callback):
         yield text
         seen += len(text)
         if seen >= SAMPLE:
@@ -233,8 +220,7 @@ def _write(
     tokenizer: Tokenizer,
     folder: Path,
     options: PrepareOptions,
-    progress: Callable[[int], None] | None,
-    least: int,
+    callback: PrepareCallback,
 ) -> None:
     """Tokenize document by document into two writers."""
     facts: dict[str, Any] = {"path": str(corpus.path), **vars(options)}
@@ -259,14 +245,13 @@ def _write(
                 classes |= {piece.label} - {None}  # type: ignore[arg-type]
             characters += len(piece.text)
             blank = blank and not piece.text.strip()
-            if progress is not None:
-                progress(characters)
+            callback.on_prepare(characters)
         none = "no text" if characters == 0 else "nothing but white space"
         require(not blank, "path", f"{corpus.path} holds {none}", "name another file")
         require(
-            train.tokens >= least,
+            train.tokens >= callback.least,
             "path",
-            f"{corpus.path} has {train.tokens} tokens to train on, a row takes {least}",
+            f"{corpus.path} has {train.tokens} tokens to train on, a row takes {callback.least}",
             "give more text, or a smaller network.length",
         )
         train.classes = valid.classes = in_order(classes)

@@ -64,6 +64,28 @@ class Prepared:
         return Prepared(folder, train, valid, any_tokenizer(description, held), fresh)
 
 
+class PrepareCallback:
+    """What is called while data are prepared: a method does nothing unless it is overridden.
+
+    The two about tokens may refuse them by an error, and nothing is left behind then.
+    """
+
+    least: int = 1
+    """The least number of tokens to train on; fewer are refused."""
+
+    def on_name(self, name: str) -> None:
+        """The name of the tokens' folder is known; nothing has been tokenized yet."""
+
+    def on_tokens(self, prepared: Prepared) -> None:
+        """The tokens are there, but new ones are not in the cache yet."""
+
+    def on_prepare(self, characters: int) -> None:
+        """`characters` have been read so far; from 0 on again once a tokenizer is trained."""
+
+    def on_check(self, done: int, total: int) -> None:
+        """`done` of `total` bytes of tokens from the cache have been checked."""
+
+
 class _MadeMeanwhileError(Exception):
     """Another process made the same folder first."""
 
@@ -71,8 +93,7 @@ class _MadeMeanwhileError(Exception):
 def tokens_in(
     folder: Path,
     make: Callable[[Path], None],
-    examine: Callable[[Prepared], None] | None,
-    checking: Progress | None,
+    callback: PrepareCallback,
 ) -> Prepared:
     """The tokens in a folder of the cache, after a check of every byte, or made now.
 
@@ -80,10 +101,9 @@ def tokens_in(
     use it.
     """
     clear_leftovers(folder.parent)
-    examine = examine or (lambda _prepared: None)
     if folder.exists():
-        prepared = _from_cache(folder, checking)
-        examine(prepared)
+        prepared = _from_cache(folder, callback)
+        callback.on_tokens(prepared)
         return prepared
     check_folder(folder.parent, "cache")
     try:
@@ -91,17 +111,17 @@ def tokens_in(
             make(partial)
             checksums = {name: sha256(partial / name) for name in _small_of(partial)}
             (partial / CHECKSUMS).write_text(json.dumps(checksums, indent=1))
-            examine(Prepared.open(partial, verify=False))
+            callback.on_tokens(Prepared.open(partial, verify=False))
             if folder.exists():
                 raise _MadeMeanwhileError
     except _MadeMeanwhileError:
-        return _from_cache(folder, checking)
+        return _from_cache(folder, callback)
     return Prepared.open(folder, fresh=True, verify=False)
 
 
-def _from_cache(folder: Path, checking: Progress | None) -> Prepared:
+def _from_cache(folder: Path, callback: PrepareCallback) -> Prepared:
     try:
-        return Prepared.open(folder, progress=checking)
+        return Prepared.open(folder, progress=callback.on_check)
     except InputError as error:
         remedy = f"remove {folder}, and it is made anew"
         raise InputError(error.argument, error.problem, remedy) from error

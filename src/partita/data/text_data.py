@@ -6,9 +6,9 @@ from pathlib import Path
 
 from partita.data.any_tokenizer import AnyTokenizer
 from partita.data.documents import SEPARATORS, Corpus
-from partita.data.kinds import KINDS, USUAL, DataKind, DataSettings, Preparing, TokenizerSettings
+from partita.data.kinds import KINDS, USUAL, DataKind, DataSettings, TokenizerSettings
 from partita.data.prepare import PrepareOptions, prepare
-from partita.data.prepared import Prepared
+from partita.data.prepared import PrepareCallback, Prepared
 from partita.data.tokenizers import Tokenizer
 from partita.errors import InputError, naming, require
 from partita.files.names import PREFIX
@@ -42,19 +42,14 @@ class TextData(DataKind):
         data: DataSettings,
         tokenizer: TokenizerSettings,
         given: AnyTokenizer | None = None,
-        how: Preparing | None = None,
+        callback: PrepareCallback | None = None,
     ) -> Prepared:
-        how = how or Preparing()
         return prepare(
             corpus_of(data),
             Path(data.cache),
             PrepareOptions(tokenizer.name, tokenizer.vocab_size, data.validation_fraction),
-            how.progress,
             None if given is None else _of_text(given),
-            accept=how.accept,
-            least=how.least,
-            examine=how.examine,
-            checking=how.checking,
+            callback,
         )
 
     def check_network(self, tokenizer: AnyTokenizer, length: int, grid: int) -> None:

@@ -7,7 +7,7 @@ import importlib
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -72,31 +72,27 @@ def _same(folder: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def watch(files: Callable[[], list[Path]]) -> Callable[[], None]:
-    """Record the state of files; the returned function refuses any that have changed since.
-
-    Files that change while they are read would be cached under the hash of their old content.
-    """
-    before = _stamps(files())
-
-    def refuse_changes() -> None:
-        after = _stamps(files())
-        for path in sorted(before.keys() | after.keys()):
-            same = before.get(path) == after.get(path)
-            remedy = "give the same command again when nobody writes to it"
-            require(same, "path", f"{path} changed while it was read", remedy)
-
-    return refuse_changes
+Stamps = dict[Path, tuple[int, int, int]]
+"""Inode, size and time of change of files: another value is another content."""
 
 
-def _stamps(files: list[Path]) -> dict[Path, tuple[int, int, int]]:
-    """Inode, size and time of change of files: another value is another content."""
+def stamps(files: list[Path]) -> Stamps:
+    """The state of files, for `refuse_changes` after they have been read."""
     found = {}
     for path in files:
         with reading(path):
             status = path.stat()
             found[path] = status.st_ino, status.st_size, status.st_mtime_ns
     return found
+
+
+def refuse_changes(before: Stamps, files: list[Path]) -> None:
+    """Refuse files that are not what they were: they would be cached under their old content."""
+    after = stamps(files)
+    for path in sorted(before.keys() | after.keys()):
+        same = before.get(path) == after.get(path)
+        remedy = "give the same command again when nobody writes to it"
+        require(same, "path", f"{path} changed while it was read", remedy)
 
 
 def content_hash(path: Path, argument: str = "path") -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical
-from partita.methods.contracts import Denoiser, Model
+from partita.errors import require
+from partita.methods.contracts import FAMILIES, Denoiser, Model
 from partita.moved import name_of_before
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
@@ -31,10 +33,15 @@ class Sampler:
     planned: bool = False
     """Whether it fixes when each position is revealed before it calls the model."""
     default: bool = False
-    """Whether it is the default of its family."""
+    """Whether it is the default of its family; exactly one sampler of a family is."""
 
 
 SAMPLERS: Registry[Sampler] = Registry("sampler")
+TAKEN = {
+    *("count", "prompt", "length", "sampler", "seed", "first", "label", "callback", "executor"),
+    *("temperature", "top_k", "top_p", "guidance", "guidance_schedule", "speed"),
+}
+"""Arguments of `sample` itself: an option of a sampler cannot have such a name."""
 
 
 def default_sampler(family: str) -> str:
@@ -49,13 +56,34 @@ F = TypeVar("F", bound=Callable[..., Any])
 def sampler(
     name: str, family: str, *, planned: bool = False, default: bool = False
 ) -> Callable[[F], F]:
-    """Decorator that registers a function (context, state, options) as a sampler."""
+    """Decorator that registers a function (context, state, *, options) as a sampler."""
+    FAMILIES[family]  # an unknown name is an error that lists the known ones
 
     def add(function: F) -> F:
+        _check_signature(name, function)
+        taken = default and any(
+            SAMPLERS[n].default and SAMPLERS[n].family == family for n in SAMPLERS
+        )
+        problem = f"{name!r} cannot be the default of {family} models, which have one"
+        require(not taken, "sampler", problem, "leave out default=True")
         SAMPLERS.register(name)(Sampler(family, function, planned, default))
         return function
 
     return add
+
+
+def _check_signature(name: str, function: Callable[..., Any]) -> None:
+    """Refuse options that could not be given, or would have to be."""
+    given = inspect.signature(function).parameters.values()
+    before = [p.name for p in given if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    problem = f"{name!r} takes {', '.join(before) or 'nothing'} before its options"
+    remedy = "it takes a context and a state; write a * between them and the options"
+    require(len(before) == 2, "sampler", problem, remedy)
+    for option in (p for p in given if p.kind is p.KEYWORD_ONLY):
+        problem = f"the option {option.name} of {name!r} has no default"
+        require(option.default is not option.empty, "sampler", problem, "give it one")
+        problem = f"the option {option.name} of {name!r} has the name of an argument of sample"
+        require(option.name not in TAKEN, "sampler", problem, "choose another name")
 
 
 @dataclass(frozen=True)

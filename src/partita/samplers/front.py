@@ -84,7 +84,19 @@ def sample(
         executor,
     )
     with evaluating(model):
-        return chosen.run(context, state, **options)
+        tokens = chosen.run(context, state, **options)
+    if model.family == "masked":
+        _check_complete(name, tokens, model.mask_id)
+    return tokens
+
+
+def _check_complete(name: str, tokens: object, mask_id: int) -> None:
+    """Refuse what a sampler returns if it is not a text, or still has hidden positions."""
+    remedy = "a sampler reveals all of state.remaining, and returns state.tokens"
+    problem = f"{name!r} returned {type(tokens).__name__}"
+    require(isinstance(tokens, Tensor), "sampler", problem, remedy)
+    hidden = int((tokens == mask_id).sum())  # type: ignore[attr-defined]
+    require(hidden == 0, "sampler", f"{name!r} left {hidden} positions hidden", remedy)
 
 
 def _with_guidance(

@@ -136,7 +136,11 @@ def reveal_in_order(
     keys: Shaped[Tensor, "B L"],
     counts: Int64[Tensor, "B steps"],
 ) -> Int64[Tensor, "B L"]:
-    """Reveal positions in the order of their keys, `counts` of them at each step."""
+    """Reveal positions in the order of their keys, `counts` of them at each step.
+
+    The smallest key comes first, and the leftmost of equal ones. The counts of a row sum to the
+    number of its hidden positions: what they leave over is revealed in the last step.
+    """
     ranks, hidden, steps = _ranks(keys, state), state.remaining.sum(-1), counts.shape[1]
     ends = counts.cumsum(-1)
     step = torch.searchsorted(ends, ranks.clamp(min=0), right=True).clamp(max=steps - 1)
@@ -147,7 +151,8 @@ def reveal_in_order(
 
 def _ranks(keys: Tensor, state: SamplerState) -> Tensor:
     """The rank of every remaining position in the order of the keys; NEVER elsewhere."""
-    ranks = keys.double().masked_fill(~state.remaining, torch.inf).argsort(-1).argsort(-1)
+    keys = keys.double().masked_fill(~state.remaining, torch.inf)
+    ranks = keys.argsort(dim=-1, stable=True).argsort(-1)
     return torch.where(state.remaining, ranks, NEVER)
 
 

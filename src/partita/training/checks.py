@@ -8,8 +8,8 @@
     check_resume     does the folder hold a run of this recipe?
 
 `check_run` calls them in this order, and nothing is written before all have passed. Two checks
-need the tokens: `check_tokens`, and `check_resume` with their name. They run during tokenization,
-before the tokens are saved.
+need the tokens: `check_tokens`, and `check_resume` with their name. `CheckedTokens` runs them
+during tokenization, before the tokens are saved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from partita.config.migration import saved_recipe
 from partita.config.recipe import Recipe, differences
 from partita.contracts.batch import Batch
 from partita.data.batches import documents_of
-from partita.data.prepared import Prepared
+from partita.data.prepared import PrepareCallback, Prepared
 from partita.distillation.sdtt import check_student
 from partita.errors import InputError, naming, require
 from partita.execution.choice import sample
@@ -37,6 +37,7 @@ from partita.models import checkpoints
 from partita.networks.kinds import kind_of
 from partita.parallel import World
 from partita.randomness import Noise
+from partita.training.callbacks import Callback
 from partita.training.data_pipeline import row_length, separator_of
 from partita.training.distillation_loss import with_teacher
 from partita.training.run_folder import RECIPE
@@ -183,6 +184,25 @@ def check_resume(folder: Path, recipe: Recipe, tokens: str | None = None) -> Non
     same = tokens is None or before.get("tokens") == tokens
     problem = f"{folder} holds a run on another text: the contents of {recipe.data.path} differ"
     require(same, "out", problem, ELSEWHERE)
+
+
+class CheckedTokens(PrepareCallback):
+    """Refuses tokens that do not fit a run while they are prepared, and reports the progress."""
+
+    def __init__(self, recipe: Recipe, folder: Path, callback: Callback) -> None:
+        self.recipe, self.folder, self.callback = recipe, folder, callback
+
+    def on_name(self, name: str) -> None:
+        check_resume(self.folder, self.recipe, name)
+
+    def on_tokens(self, prepared: Prepared) -> None:
+        check_tokens(self.recipe, prepared)
+
+    def on_prepare(self, characters: int) -> None:
+        self.callback.on_prepare(characters)
+
+    def on_check(self, done: int, total: int) -> None:
+        self.callback.on_check(done, total)
 
 
 def check_tokens(recipe: Recipe, prepared: Prepared) -> None:

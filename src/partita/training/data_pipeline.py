@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from partita.config.recipe import Recipe
 from partita.data.any_tokenizer import AnyTokenizer
 from partita.data.batches import Order, documents_of
-from partita.data.kinds import Preparing
-from partita.data.prepared import Prepared
+from partita.data.prepared import PrepareCallback, Prepared
 from partita.errors import require
 from partita.methods import METHODS
-from partita.training.callbacks import Callback
 
 
 def row_length(recipe: Recipe) -> int:
@@ -25,26 +21,15 @@ def row_length(recipe: Recipe) -> int:
 def tokens_of(
     recipe: Recipe,
     tokenizer: AnyTokenizer | None = None,
-    *,
-    accept: Callable[[str], None] = lambda _name: None,
-    examine: Callable[[Prepared], None] = lambda _prepared: None,
-    callback: Callback | None = None,
+    callback: PrepareCallback | None = None,
 ) -> Prepared:
     """The recipe's data as tokens, tokenized now or read from the cache.
 
-    `tokenizer`, that of a model being trained further, replaces the recipe's. `accept` is called
-    with the name of the tokens before tokenization, `examine` with the tokens before they are
-    saved; either may raise to refuse them.
+    `tokenizer`, that of a model being trained further, replaces the recipe's.
     """
-    listener = callback or Callback()
-    how = Preparing(
-        accept=accept,
-        examine=examine,
-        progress=listener.on_prepare,
-        checking=listener.on_check,
-        least=row_length(recipe) if recipe.data.rows == "packed" else 1,
-    )
-    return recipe.tokenizer.kind.prepare(recipe.data, recipe.tokenizer, tokenizer, how)
+    callback = callback or PrepareCallback()
+    callback.least = row_length(recipe) if recipe.data.rows == "packed" else 1
+    return recipe.tokenizer.kind.prepare(recipe.data, recipe.tokenizer, tokenizer, callback)
 
 
 def orders(recipe: Recipe, prepared: Prepared) -> tuple[Order, Order | None]:

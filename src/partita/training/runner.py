@@ -27,7 +27,7 @@ from partita.models.trained import TrainedModel
 from partita.parallel import World, joined
 from partita.provenance import environment
 from partita.training.callbacks import Callback, Callbacks, RunInfo, callbacks_of
-from partita.training.checks import check_resume, check_run, check_tokens
+from partita.training.checks import CheckedTokens, check_run
 from partita.training.data_pipeline import left_out, orders, tokens_of
 from partita.training.distillation_loss import distillation_loss, work_of
 from partita.training.engine import Engine
@@ -107,8 +107,7 @@ def _prepare(
     tokenizer.
     """
     tokenizer = None if start is None else start.tokenizer
-    accept, examine = partial(check_resume, folder, recipe), partial(check_tokens, recipe)
-    make = partial(tokens_of, recipe, tokenizer, accept=accept, examine=examine, callback=callback)
+    make = partial(tokens_of, recipe, tokenizer, CheckedTokens(recipe, folder, callback))
     with world.first_works() as first:
         made = make() if first else None
     name = world.first_says(made.folder.name if made else "")
