@@ -16,6 +16,7 @@ MOVED = {
     "commands.judging": "evaluation.judging",
     "data.options": "config.data",
     "data.reading": "files.reading",
+    "data.token_source": "data.shards",
     "downloads": "files.downloads",
     "evaluation.consistency": "studies.consistency",
     "evaluation.contestants": "studies.contestants",

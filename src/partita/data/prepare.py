@@ -57,15 +57,18 @@ class PrepareOptions:
         require(0 <= self.valid < 1, "valid", f"is a share of the tokens, got {self.valid}")
 
 
-def cache_key(corpus: Corpus, options: PrepareOptions, tokenizer: Tokenizer | None = None) -> str:
-    """A hash of file contents, tokenizer (a given one, or that of the options) and options."""
-    file = tokenizer_file(options.tokenizer) if tokenizer is None else None
-    return _cache_key(corpus, options, file, tokenizer)
-
-
-def _cache_key(
-    corpus: Corpus, options: PrepareOptions, file: Path | None, tokenizer: Tokenizer | None = None
+def cache_key(
+    corpus: Corpus,
+    options: PrepareOptions,
+    tokenizer: Tokenizer | None = None,
+    file: Path | None = None,
 ) -> str:
+    """A hash of file contents, tokenizer (a given one, or that of the options) and options.
+
+    `file` holds the tokenizer of the options, if it has been fetched already.
+    """
+    if tokenizer is None and file is None:
+        file = tokenizer_file(options.tokenizer)
     digest = hashlib.sha256()
     facts = [FORMAT, READING, corpus.field, corpus.documents, vars(options)]
     if corpus.label is not None:
@@ -94,12 +97,8 @@ def tokenizer_file(name: str, flag: str = "--tokenizer.name") -> Path | None:
     if remote is not None:
         return fetch_tokenizer(name, remote, flag)
     what = "file" if "/" in name else "name"
-    raise InputError(
-        "tokenizer",
-        f"unknown {what} {name!r}{near(name)}",
-        f"known: {', '.join(MADE_HERE)}, the path of a {TOKENIZER}, or {ASK_THE_HUB} on the hub, "
-        f"for {flag}",
-    )
+    known = f"known: {', '.join(MADE_HERE)}, the path of a {TOKENIZER}, or {ASK_THE_HUB} on the hub"
+    raise InputError("tokenizer", f"unknown {what} {name!r}{near(name)}", f"{known}, for {flag}")
 
 
 def prepare(
@@ -117,7 +116,7 @@ def prepare(
     before = stamps(corpus.files())
     # Fetched once, for the key and the tokens.
     file = tokenizer_file(options.tokenizer) if tokenizer is None else None
-    folder = cache / _cache_key(corpus, options, file, tokenizer)
+    folder = cache / cache_key(corpus, options, tokenizer, file)
     callback.on_name(folder.name)
 
     def make(partial: Path) -> None:
@@ -130,10 +129,7 @@ def prepare(
 
 
 def make_tokenizer(
-    corpus: Corpus,
-    options: PrepareOptions,
-    file: Path | None,
-    callback: PrepareCallback,
+    corpus: Corpus, options: PrepareOptions, file: Path | None, callback: PrepareCallback
 ) -> Tokenizer:
     """The tokenizer in the file; without one, "bpe" and "characters" learn from the corpus."""
     if file is not None:

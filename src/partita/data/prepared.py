@@ -90,11 +90,7 @@ class _MadeMeanwhileError(Exception):
     """Another process made the same folder first."""
 
 
-def tokens_in(
-    folder: Path,
-    make: Callable[[Path], None],
-    callback: PrepareCallback,
-) -> Prepared:
+def tokens_in(folder: Path, make: Callable[[Path], None], callback: PrepareCallback) -> Prepared:
     """The tokens in a folder of the cache, after a check of every byte, or made now.
 
     Several processes may make the same tokens: the first that is done keeps the folder, and all

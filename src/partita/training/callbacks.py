@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -98,43 +99,26 @@ class Callback:
         """The run is finished (0), or stopped by a signal (its number)."""
 
 
+def _each(event: str) -> Callable[..., None]:
+    """A method of `Callbacks` that passes an event on."""
+
+    def call(self: Callbacks, *facts: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(*facts)
+
+    return call
+
+
 class Callbacks(Callback):
     """Several callbacks as one: each event goes to all of them, in order."""
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
         self.callbacks = list(callbacks)
 
-    def on_prepare(self, characters: int) -> None:
-        for callback in self.callbacks:
-            callback.on_prepare(characters)
-
-    def on_check(self, done: int, total: int) -> None:
-        for callback in self.callbacks:
-            callback.on_check(done, total)
-
-    def on_start(self, info: RunInfo) -> None:
-        for callback in self.callbacks:
-            callback.on_start(info)
-
-    def on_log(self, progress: Progress) -> None:
-        for callback in self.callbacks:
-            callback.on_log(progress)
-
-    def on_validate(self, step: int, bound: Estimate) -> None:
-        for callback in self.callbacks:
-            callback.on_validate(step, bound)
-
-    def on_preview(self, step: int, samples: list[str] | Tensor) -> None:
-        for callback in self.callbacks:
-            callback.on_preview(step, samples)
-
-    def on_checkpoint(self, step: int, folder: Path) -> None:
-        for callback in self.callbacks:
-            callback.on_checkpoint(step, folder)
-
-    def on_end(self, stopped_by: int) -> None:
-        for callback in self.callbacks:
-            callback.on_end(stopped_by)
+    on_prepare, on_check = _each("on_prepare"), _each("on_check")
+    on_start, on_end = _each("on_start"), _each("on_end")
+    on_log, on_validate = _each("on_log"), _each("on_validate")
+    on_preview, on_checkpoint = _each("on_preview"), _each("on_checkpoint")
 
 
 class EachStep(Callback):

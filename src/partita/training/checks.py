@@ -176,11 +176,9 @@ def check_resume(folder: Path, recipe: Recipe, tokens: str | None = None) -> Non
         lines = "".join(f"\n  {change}" for change in changes)
         own = f" (partita train --from {folder} starts it from these weights)"
         own = "" if recipe.training.start_from else own
-        raise InputError(
-            "out",
-            f"{folder} holds a run of another recipe. There -> here:{lines}\n"
-            f"Give the same options to go on with it, or --out for a run of its own{own}",
-        )
+        problem = f"{folder} holds a run of another recipe. There -> here:{lines}\n"
+        problem += f"Give the same options to go on with it, or --out for a run of its own{own}"
+        raise InputError("out", problem)
     same = tokens is None or before.get("tokens") == tokens
     problem = f"{folder} holds a run on another text: the contents of {recipe.data.path} differ"
     require(same, "out", problem, ELSEWHERE)
@@ -239,12 +237,10 @@ def _check_lengths(recipe: Recipe, prepared: Prepared) -> None:
         key = "network.length" if recipe.training.length is None else "training.length"
         finer = recipe.data.documents != "line"
         shorter = "shorter documents (--data.documents line), " if finer else ""
-        raise InputError(
-            key,
-            f"{longer:,} of {len(sizes):,} documents have more than {length:,} tokens, the longest "
-            f"{int(sizes.max()):,}",
-            f"give --{key} {int(sizes.max())}, {shorter}or --data.longer cut or skip",
-        )
+        problem = f"{longer:,} of {len(sizes):,} documents have more than {length:,} tokens"
+        problem += f", the longest {int(sizes.max()):,}"
+        remedy = f"give --{key} {int(sizes.max())}, {shorter}or --data.longer cut or skip"
+        raise InputError(key, problem, remedy)
     fitting = int((documents_of(prepared.train, separator)[1] <= length).sum())
     problem = f"skip leaves nothing: every document has more than {length:,} tokens"
     require(fitting > 0, "data.longer", problem, "give a larger network.length")

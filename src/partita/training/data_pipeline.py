@@ -19,9 +19,7 @@ def row_length(recipe: Recipe) -> int:
 
 
 def tokens_of(
-    recipe: Recipe,
-    tokenizer: AnyTokenizer | None = None,
-    callback: PrepareCallback | None = None,
+    recipe: Recipe, tokenizer: AnyTokenizer | None = None, callback: PrepareCallback | None = None
 ) -> Prepared:
     """The recipe's data as tokens, tokenized now or read from the cache.
 
