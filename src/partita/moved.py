@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 MOVED = {
     "commands.judging": "evaluation.judging",
+    "data.image_sets": "data.image_data",
     "data.options": "config.data",
     "data.reading": "files.reading",
     "data.token_source": "data.shards",

@@ -7,7 +7,7 @@ import pytest
 
 from partita.commands import main
 from partita.data.documents import Corpus
-from partita.data.image_sets import ImageSet
+from partita.data.image_data import ImageSet
 from partita.data.images import ImageOptions
 from partita.data.prepare import PrepareOptions, cache_key, prepare
 from partita.errors import InputError

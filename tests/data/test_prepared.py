@@ -15,9 +15,10 @@ from partita.commands import main
 from partita.data import checking, prepared
 from partita.data.checking import check_contents
 from partita.data.documents import Corpus
+from partita.data.manifest import MANIFEST
 from partita.data.prepare import PrepareOptions, prepare
 from partita.data.prepared import CHECKSUMS, Prepared
-from partita.data.shards import MANIFEST, Shards
+from partita.data.shards import Shards
 from partita.errors import InputError
 from tests.support.preparing import calling
 from tests.support.runs import FAST, SMALL

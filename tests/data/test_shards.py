@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.data.shards import MANIFEST, Shards, ShardWriter
+from partita.data.manifest import MANIFEST
+from partita.data.shards import Shards, ShardWriter
 from partita.errors import InputError
 
 

@@ -10,7 +10,7 @@ import torch
 
 import partita
 from partita.commands import main
-from partita.data.image_sets import ImageSet, prepare_images
+from partita.data.image_data import ImageSet, prepare_images
 from partita.data.images import ImageOptions, read_images
 from partita.data.whole_rows import Whole
 from partita.errors import InputError

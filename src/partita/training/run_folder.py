@@ -23,7 +23,7 @@ from torch import Tensor
 from partita.config.migration import stamped
 from partita.config.recipe import Recipe
 from partita.data.prepared import Prepared
-from partita.errors import InputError, naming, require, require_int, require_number
+from partita.errors import InputError, fits, naming, require, require_int, require_number
 from partita.files import format
 from partita.files.atomic import WINDOWS, parents_made, remove_folder, remove_partial, write_whole
 from partita.models import checkpoints
@@ -58,8 +58,7 @@ class RunFolder:
         content = {"tokens": self.tokens, **stamped(self.recipe.to_dict())}
         write_whole(path, json.dumps(content, indent=1))
         remove_partial(self.folder)
-        if (self.folder / checkpoints.FOLDER).is_dir():
-            remove_partial(self.folder / checkpoints.FOLDER)
+        remove_partial(self.folder / checkpoints.FOLDER)
 
     def resume(self, engine: Engine) -> Path | None:
         """Load the newest checkpoint into the engine. All processes call this."""
@@ -121,10 +120,7 @@ def _progress(checkpoint: Path) -> tuple[int, float, dict[str, float]]:
         require_int(step, "step", 0)
         require_number(seconds, "seconds")
         require(seconds < _LONGEST, "seconds", f"is more than anybody has, got {seconds}")
-        numbers = isinstance(metrics, dict) and all(
-            isinstance(value, int | float) for value in metrics.values()
-        )
-        require(numbers, "metrics", "must hold names and numbers")
+        require(fits(metrics, dict[str, float]), "metrics", "must hold names and numbers")
     except InputError as error:
         raise InputError("out", f"{path} is damaged: {error}") from error
     same = checkpoint.name == checkpoints.folder_of(Path(), step).name
