@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SLICE = ("damage/notes.txt.gz", "mutants/mnist", "kills/prepare-text")
-SIZES = {"damage/notes.txt.gz": 10, "mutants/mnist": 60, "kills/prepare-text": 1}
+SLICE = ("damage/notes.txt.gz", "mutants/codes.npz", "kills/prepare-text")
+SIZES = {"damage/notes.txt.gz": 10, "mutants/codes.npz": 60, "kills/prepare-text": 1}
 CAUGHT = {
     "accepts": "silent",
     "raises": "uncaught",

@@ -15,7 +15,7 @@ from harm.subjects import Action, Change, Subject, printed
 from partita.commands import train
 from partita.commands.import_model import find_tokenizer
 from partita.data.documents import Corpus
-from partita.data.images import ImageOptions, read_images
+from partita.data.images import ImageOptions, read_codes, read_images
 from partita.data.images.decoding import decode
 from partita.data.prepare import read_tokenizer
 from partita.models.published.importing import import_model
@@ -74,6 +74,11 @@ def _picture(name: str) -> Iterable[object]:
     return pixels.tobytes(), pixels.shape
 
 
+def _codes(name: str) -> Iterable[object]:
+    found = read_codes(name)
+    return found.codes.tolist(), found.labels.tolist(), found.vocab_size
+
+
 def _weights(model: TrainedModel) -> Iterable[object]:
     return ((name, tensor.numpy().tobytes()) for name, tensor in model.method.state_dict().items())
 
@@ -127,6 +132,13 @@ MUTANTS = (
     _set("mnist-packed", odd_images.idx, files="mnist-packed/*"),
     _drawn("png", odd_images.png),
     *(_drawn(suffix) for suffix in ("jpeg", "bmp", "webp", "ppm")),
+    _subject("codes.npz", "codes", lambda: _codes("codes.npz"), either(odd_images.arrays)),
+    _subject(
+        "codes.safetensors",
+        "codes",
+        lambda: _codes("codes.safetensors"),
+        either(odd_models.safetensors),
+    ),
     replace(
         _subject("model", "saved", _model, odd_models.sealed, *_FILES),
         called=("the network's weights",),

@@ -8,8 +8,12 @@ import struct
 import tarfile
 import zlib
 from random import Random
+from typing import Any
+
+import numpy as np
 
 from harm.damage import damaged
+from harm.odd_models import Call
 
 LARGE = (0, 1, 2**15, 2**31 - 1, 2**31, 2**32 - 1)
 
@@ -74,3 +78,23 @@ def png(random: Random, data: bytes) -> bytes:
         parts.insert(1, random.choice([(b"eXIf", random.randbytes(40)), (b"zTXt", bytes(50))]))
     written = (k + i + struct.pack(">I", zlib.crc32(k + i)) for k, i in parts)
     return data[:8] + b"".join(struct.pack(">I", len(w) - 8) + w for w in written)
+
+
+def arrays(random: Random, data: bytes) -> bytes:
+    """A file of numpy's whose arrays have other types, shapes or values."""
+    with np.load(io.BytesIO(data)) as stored:
+        held: dict[str, Any] = dict(stored)
+    name = random.choice([*held, "more"])
+    old = held.get(name, np.zeros(3))
+    held[name] = random.choice(
+        [
+            old.astype(random.choice(["f4", "c16", "u8", "S3", "?", "m8[s]"])),
+            old[..., None],
+            old.ravel()[:0],
+            np.full_like(old, random.choice([-1, 2**31 - 1, 99])),
+            np.array([{"a": 1}, Call()], dtype=object),
+        ]
+    )
+    stream = io.BytesIO()
+    np.savez(stream, **held)
+    return stream.getvalue()

@@ -23,6 +23,7 @@ import zstandard
 from PIL import Image
 
 from harm import children
+from partita.data.images import Codes, write_codes
 from partita.models import checkpoints
 from tests.golden import cases
 from tests.support import kill_and_resume
@@ -222,6 +223,16 @@ def images(folder: Path) -> None:
     for name, data in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
+
+
+@place
+def codes(folder: Path) -> None:
+    """Images as codes."""
+    generator = torch.Generator().manual_seed(0)
+    grid = torch.randint(0, 9, (6, 3, 3), generator=generator)
+    held = Codes(grid, torch.arange(6) % 2, 9)
+    for suffix in ("npz", "safetensors"):
+        write_codes(folder / f"codes.{suffix}", held)
 
 
 @place

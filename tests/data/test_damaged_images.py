@@ -9,10 +9,12 @@ import tarfile
 from contextlib import suppress
 from zlib import crc32
 
+import numpy as np
 import pytest
 import torch
 
-from partita.data.images import ImageOptions, idx, mnist, read_idx, read_images, sources
+from partita.data.images import ImageOptions, idx, mnist, read_codes, read_idx, read_images, sources
+from partita.data.images import codes as codes_module
 from partita.errors import InputError
 from tests.support.images import files, packed, picture, write_folder, write_mnist, write_tar
 
@@ -143,6 +145,19 @@ def test_an_idx_file_that_lacks_what_it_says_is_no_memory_that_is_taken(tmp_path
         read_idx(path)
 
 
+def test_codes_that_unpack_to_too_much(tmp_path, monkeypatch):
+    path = tmp_path / "codes.npz"
+    np.savez_compressed(path, codes=np.zeros((64, 64, 64), np.uint8), labels=np.zeros(64, int))
+    assert len(read_codes(path).codes) == 64
+    monkeypatch.setattr(codes_module, "LARGEST", 1 << 19)  # less than the same in 64 bits
+    with pytest.raises(InputError, match=r"npz holds 2,097,152 bytes of numbers, of 524,288 at m"):
+        read_codes(path)
+    monkeypatch.setattr(codes_module, "LARGEST", 1 << 17)
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", None)  # it is not even unpacked
+    with pytest.raises(InputError, match=r"npz holds 262,912 bytes of numbers, of 131,072 at most"):
+        read_codes(path)
+
+
 def test_a_flipped_bit_anywhere_in_a_png_is_found(tmp_path):
     """Its last part too: what was cut off behind it, in a tar of zeros say, may be more images."""
     write_folder(tmp_path, {"cat/a.png": packed(picture(0)), "dog/b.png": packed(picture(1))})
@@ -176,11 +191,11 @@ def test_pictures_that_the_memory_does_not_hold_are_refused_before_all_are_read(
 # Pipes -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["set.tar", "set.tar.gz"])
+@pytest.mark.parametrize("name", ["set.tar", "set.tar.gz", "codes.npz", "codes.safetensors"])
 def test_a_pipe_is_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match=f"{name} is no file"):
-        read_images(tmp_path / name)
+        (read_codes if name.startswith("codes") else read_images)(tmp_path / name)
 
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path):

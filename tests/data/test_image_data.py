@@ -1,4 +1,4 @@
-"""Images from folders and tars: read as they were written, or refused by name."""
+"""Images from folders, tars and files of codes: read as they were written, or refused by name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from partita.data.images import (
+    Codes,
     ImageOptions,
     Images,
     as_bytes,
     digits,
     quantise,
+    read_codes,
     read_images,
+    write_codes,
 )
 from partita.errors import InputError
 from tests.support.images import (
@@ -310,6 +313,47 @@ def test_tars_that_are_cut_anywhere(tmp_path, suffix):
     path.write_bytes(b"words" * 1000)
     with pytest.raises(InputError, match=r"is damaged or not what its name says"):
         read_images(path)
+
+
+# Codes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_codes_come_back(tmp_path, suffix):
+    torch.manual_seed(0)
+    codes = Codes(torch.randint(0, 50, (7, 3, 4)), torch.arange(7), 64)
+    path = tmp_path / f"codes{suffix}"
+    write_codes(path, codes)
+    again = read_codes(path)
+    assert torch.equal(again.codes, codes.codes)
+    assert torch.equal(again.labels, codes.labels)
+    assert (again.vocab_size, again.grid) == (64, (3, 4))
+    assert again.tokens.shape == (7, 12)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match="is damaged, or no file of codes"):
+        read_codes(path)
+
+
+def test_codes_of_others(tmp_path):
+    path = tmp_path / "codes.npz"
+    np.savez(path, codes=np.arange(8, dtype=np.uint16).reshape(2, 2, 2), labels=np.zeros(2, int))
+    assert read_codes(path).vocab_size == 8
+    broken = {
+        "has no 'labels'": {"codes": np.zeros((2, 2, 2), int)},
+        "'codes' is float64": {"codes": np.zeros((2, 2, 2)), "labels": np.zeros(2, int)},
+        "'codes' is int64 .2, 4.": {"codes": np.zeros((2, 4), int), "labels": np.zeros(2, int)},
+        "2 images have 3 labels": {"codes": np.zeros((2, 2, 2), int), "labels": np.zeros(3, int)},
+        "the codes are -1 to -1": {"codes": -np.ones((2, 2, 2), int), "labels": np.zeros(2, int)},
+        "is damaged, or no file": {"codes": np.array([object()]), "labels": np.zeros(2, int)},
+    }
+    for problem, arrays in broken.items():
+        np.savez(path, **arrays)
+        with pytest.raises(InputError, match=problem):
+            read_codes(path)
+    with pytest.raises(InputError, match="is neither of"):
+        read_codes(tmp_path / "codes.pt")
+    with pytest.raises(InputError, match=r"cannot be read"):
+        read_codes(tmp_path / "nowhere.npz")
 
 
 def test_images_can_be_selected():

@@ -34,7 +34,7 @@ from partita.data import prepared
 from partita.data.documents import Corpus
 from partita.errors import InputError
 
-TEXT, PACKED, ARRAYS = "mutants/notes.txt", "mutants/notes.txt.xz", "mutants/mnist"
+TEXT, PACKED, ARRAYS = "mutants/notes.txt", "mutants/notes.txt.xz", "mutants/codes.npz"
 KILLED, DAMAGED = "kills/prepare-text", "damage/notes.txt.xz"
 MORE = 64 << 20
 pieces = Corpus.pieces
