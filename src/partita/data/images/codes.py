@@ -10,7 +10,6 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 import safetensors.numpy
@@ -45,9 +44,9 @@ class Codes:
         counts = f"{len(self.codes)} images have {len(self.labels)} labels"
         require(len(self.codes) == len(self.labels), "labels", counts)
         low, high = int(self.codes.min()), int(self.codes.max())
-        problem = f"the codes are {low} to {high}"
-        fits = low >= 0 and high < self.vocab_size
-        require(fits, "codes", problem, f"a vocabulary of {self.vocab_size} has 0 to its size - 1")
+        fits = 0 <= low <= high < self.vocab_size
+        remedy = f"a vocabulary of {self.vocab_size} has 0 to its size - 1"
+        require(fits, "codes", f"the codes are {low} to {high}", remedy)
         require(int(self.labels.min()) >= 0, "labels", "a label is negative")
 
     @property
@@ -74,11 +73,10 @@ def write_codes(path: str | Path, codes: Codes) -> None:
     if path.suffix == ".npz":
         stream = io.BytesIO()
         np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-        data = stream.getvalue()
     else:
-        data = safetensors.numpy.save(arrays)
+        stream = io.BytesIO(safetensors.numpy.save(arrays))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data)
+    write_whole(path, stream.getvalue())
 
 
 def read_codes(path: str | Path) -> Codes:
@@ -89,10 +87,9 @@ def read_codes(path: str | Path) -> Codes:
     for name, dimensions in (("codes", 3), ("labels", 1)):
         require(name in arrays, "path", f"{path} has no {name!r}", f"it has: {', '.join(arrays)}")
         array = arrays[name]
-        kind = f"{array.dtype} {list(array.shape)}"
         fits = array.ndim == dimensions and array.dtype.kind in "iu" and array.size > 0
-        wanted = f"whole numbers in {dimensions} dimensions"
-        require(fits, "path", f"{path}: {name!r} is {kind}", f"expected {wanted}")
+        problem = f"{path}: {name!r} is {array.dtype} {list(array.shape)}"
+        require(fits, "path", problem, f"expected whole numbers in {dimensions} dimensions")
         _check_bytes(path, array.size * np.dtype(np.int64).itemsize)
     codes, labels = (torch.from_numpy(arrays[name].astype(np.int64)) for name in _NAMES[:2])
     try:
@@ -120,12 +117,6 @@ def _check_bytes(path: Path, size: int) -> None:
     require(size <= LARGEST, "path", problem, "make several files of it")
 
 
-def _unpacked(archive: ZipFile, name: str) -> int:
-    """Bytes of an array: more are not read, whatever the file holds."""
-    held = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
-    return held[name]
-
-
 def _arrays(path: Path) -> Arrays:
     require_file(path)
     with reading(path):
@@ -138,7 +129,9 @@ def _arrays(path: Path) -> Arrays:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             wanted = [name for name in stored.files if name in _NAMES]
             # A packed array may be a thousand times as large as its file.
-            _check_bytes(path, sum(_unpacked(stored.zip, name) for name in wanted))
+            held = stored.zip.infolist()
+            sizes = {entry.filename.removesuffix(".npy"): entry.file_size for entry in held}
+            _check_bytes(path, sum(sizes[name] for name in wanted))
             return {name: stored[name] for name in wanted}
     except InputError:
         raise
