@@ -39,8 +39,9 @@ MOVED = {
     "hub": "models",
     "hub.format": "files.format",
     "hub.image_tokenizers": "data.saved_tokenizers",
-    "methods.asking": "methods.queries",
+    "methods.asking": "methods.inference",
     "methods.options": "config.method",
+    "methods.queries": "methods.inference",
     "models.parts": "models.assembling",
     "migration": "config.migration",
     "names": "files.names",
@@ -62,6 +63,7 @@ MOVED = {
 NAMES = {
     ("contracts.layouts", "Dense"): "contracts.layouts.DenseLayout",
     ("contracts.layouts", "Segments"): "contracts.layouts.PackedLayout",
+    ("contracts.packed", "places_of"): "contracts.packed.indices_of",
     ("contracts.packed", "Ragged"): "contracts.packed.PackedTokens",
     ("methods.base", "Loss"): "contracts.loss.Loss",
     ("processes.corruption", "LAWS"): "processes.corruption.CORRUPTIONS",

@@ -189,7 +189,7 @@ def test_end_to_end_losses_and_gradient_norms(name, packed):
         network.both = functools.partial(partition_oracle.both_by_masks, network)
     method, everything = PGM(network), torch.ones_like(groups)
     law = Continuous(make_schedule("log-linear"))
-    loss = method.loss_given(Batch.of(tokens), weighed(groups, *law.weights(t), everything))
+    loss = method.loss_of_groups(Batch.of(tokens), weighed(groups, *law.weights(t), everything))
     case.close(loss.per_token, "out.e2e_train_nll")
     loss.objective.backward()
     gradients = {name: p.grad for name, p in network.named_parameters()}
@@ -245,7 +245,7 @@ def loss_case():
 def train_loss(case, method, hidden, visible, valid=None):
     groups = case["in.group_idxs"].bool()
     everything = torch.ones_like(groups) if valid is None else valid
-    return method.loss_given(
+    return method.loss_of_groups(
         Batch.of(case["in.x0"], is_token=valid), weighed(groups, hidden, visible, everything)
     )
 
@@ -363,7 +363,7 @@ def test_complementary_masking():
         "low_var": weighed(groups, plain.weight(t), plain.weight(1 - t), everything),
     }.items():
         complementary = method(ComplementaryMDLM)
-        loss = complementary.loss_given(Batch.of(tokens), partition)
+        loss = complementary.loss_of_groups(Batch.of(tokens), partition)
         case.close(loss.per_token, f"out.complement_train_{key}")
         assert complementary.network.calls == 2
         assert loss.counted.all()

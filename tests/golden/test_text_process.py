@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from partita.categorical import kept_by_top_p
-from partita.contracts.layouts import Queries
-from partita.methods.mdlm import subs
-from partita.methods.weighing import weighted_cross_entropy
-from partita.processes.corruption import Discrete, Rate
+from partita.contracts.batch import Batch
+from partita.methods.mdlm import MDLM, subs
+from partita.networks.base import Network
+from partita.networks.options import TransformerConfig
+from partita.processes.corruption import Corrupted, Discrete, Rate
 from partita.processes.masked import marginal, posterior, reverse, states
 from partita.schedules import discretise, make_schedule
 from partita.schedules.formulas import Linear
@@ -144,14 +145,26 @@ def importance_sampled(case, name, t):
 # Losses ------------------------------------------------------------------------------------------
 
 
+class Recorded(Network):
+    """The stored logits."""
+
+    def __init__(self, case) -> None:
+        self.logits = case["in.logits"]
+        self.config = TransformerConfig(
+            vocab_size=self.logits.shape[-1], length=self.logits.shape[1], width=8, heads=1
+        )
+
+    def __call__(self, _, *, queries, **__):
+        return self.logits[queries.rows, queries.positions]
+
+
 def loss_with(case, weights, valid=None):
     """Our loss for the stored logits, with one weight per row."""
     mask_id, tokens = case.config["mask_index"], case["in.x0"]
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-    queries = Queries(*((case["in.xt"] == mask_id) & valid).nonzero(as_tuple=True))
-    log_probs = subs(case["in.logits"][queries.rows, queries.positions], mask_id)
+    method, given = MDLM(Recorded(case), mask_id=mask_id), Batch.of(tokens, is_token=valid)
     weights = weights[:, None].expand(tokens.shape)
-    return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)
+    return method.loss_given(given, Corrupted((case["in.xt"] == mask_id) & valid, weights, None))
 
 
 def numbers_of_steps(case):

@@ -82,7 +82,7 @@ class PackedBatch:
     @staticmethod
     def of_rows(tokens: Int[Tensor, "B L"], layout: Layout) -> PackedBatch:
         """All tokens of a rectangular batch; its sequences are its rows, or those of the layout."""
-        indices, (count, length) = places_of(None, tokens), tokens.shape
+        indices, (count, length) = indices_of(None, tokens), tokens.shape
         if not isinstance(layout, PackedLayout):
             ends = torch.arange(count + 1, device=tokens.device, dtype=torch.int32) * length
             return PackedBatch(ends, length, indices.rows, indices.positions, indices)
@@ -222,7 +222,7 @@ def unsorted(x: Shaped[Tensor, "N *w"], order: Int64[Tensor, "N"]) -> Shaped[Ten
     return torch.empty_like(x).index_copy(0, order, x)
 
 
-def places_of(real: Bool[Tensor, "B L"] | None, like: Int[Tensor, "B L"]) -> Queries:
+def indices_of(real: Bool[Tensor, "B L"] | None, like: Int[Tensor, "B L"]) -> Queries:
     """Row and position of every token, or of the real ones."""
     if real is not None:
         return Queries(*real.nonzero(as_tuple=True))

@@ -35,7 +35,6 @@ from partita.samplers.guided_models import GuidedDenoiser
 from partita.samplers.state import SamplerState
 
 KEPT = 8  # cached programs per model
-SUMMARIES = ("mean", "logsumexp")  # queries that would read empty slots too
 
 
 @dataclass
@@ -62,7 +61,7 @@ def has_program(model: object) -> bool:
         return False
     network: object = model.network
     if type(network) is PartitionTransformer:
-        return network.options.queries not in SUMMARIES
+        return not network.options.aggregates  # which would read empty slots too
     return type(network) is Transformer and not network.options.ordered
 
 

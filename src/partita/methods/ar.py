@@ -6,6 +6,8 @@ a probability too and the likelihood is exact.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -14,12 +16,12 @@ from torch.nn import functional as F
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.contracts.loss import Loss
-from partita.contracts.packed import places_of
+from partita.contracts.packed import indices_of
 from partita.errors import require
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import CausalModel, TextMethod
 from partita.methods.mdlm import subs
-from partita.methods.queries import Prediction, ask
+from partita.methods.weighing import fuses, weighted_cross_entropy
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
 from partita.networks.kinds import new_network
@@ -112,11 +114,13 @@ class AR(nn.Module, TextMethod, CausalModel):
         Under a `PackedLayout`, x_<l are the earlier tokens of the same sequence.
         """
         batch = check_batch(batch, self).padded_with(self.start_id)
-        layout, queries = batch.layout(), places_of(batch.is_token, batch.tokens)
+        layout, queries = batch.layout(), indices_of(batch.is_token, batch.tokens)
         read = self.shifted(batch.tokens, layout)
-        conditions = {"queries": queries, "label": batch.label, "layout": layout}
-        prediction = Prediction(self, ask(self, read, fused=True, **conditions), queries)
-        return prediction.cross_entropy(batch, torch.ones(read.shape, device=read.device))
+        given: dict[str, Any] = {"queries": queries, "label": batch.label, "layout": layout}
+        given |= {"project": False} if fuses(self) else {}
+        output = self.network(read, **given)
+        weights = torch.ones(read.shape, device=read.device)
+        return weighted_cross_entropy(self, output, queries, batch, weights)
 
     def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002 - whatever they are
         return not self.network.recordable

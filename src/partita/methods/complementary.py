@@ -13,9 +13,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from partita.methods.base import METHODS
+from partita.methods.inference import queries_twice
 from partita.methods.mdlm import MDLM
 from partita.methods.pgm import PGM, PartitionMethod
-from partita.methods.queries import asks_twice
 
 
 @METHODS.register("mdlm-complementary")
@@ -31,4 +31,4 @@ class ComplementaryMDLM(MDLM, PartitionMethod):
     recordable = True
 
     def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        return not (self.corruption.recordable and asks_twice(self, tokens))
+        return not (self.corruption.recordable and queries_twice(self, tokens))

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
-from partita.contracts.packed import places_of
+from partita.contracts.packed import indices_of
 from partita.errors import require, require_number
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import Chain, TextMethod
@@ -189,7 +189,7 @@ class D3PM(nn.Module, TextMethod, Chain):
         self, z: Tensor, t: Tensor, label: Tensor | None, layout: Layout = DENSE
     ) -> Float[Tensor, "B L V"]:
         """log p~(x | z_t) without the mask; the network is conditioned on t / T."""
-        queries = places_of(None, z)
+        queries = indices_of(None, z)
         options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = (TIME_SCALE * t.double() / self.steps).float()
         logits = self.network(z, queries=queries, scalar=scalar, label=label, **options)

@@ -54,8 +54,8 @@ from partita.contracts.loss import Loss
 from partita.errors import require, require_positive
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import Chain, TextMethod
+from partita.methods.inference import hidden_queries, queries_everywhere
 from partita.methods.masked_method import TIME_SCALE
-from partita.methods.queries import asks_everywhere, hidden_queries
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
@@ -235,7 +235,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
     # The loss ------------------------------------------------------------------------------------
 
     def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        return self.t1 > 0 or not asks_everywhere(self, tokens)
+        return self.t1 > 0 or not queries_everywhere(self, tokens)
 
     def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
         """Draw two masks and predict under both; the arguments are those of MDLM's loss.

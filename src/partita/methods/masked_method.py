@@ -19,7 +19,8 @@ from partita.contracts.loss import Loss
 from partita.errors import InputError, require
 from partita.methods.base import check_batch
 from partita.methods.contracts import Denoiser, TextMethod
-from partita.methods.queries import ask_hidden, asks_everywhere, predict_hidden
+from partita.methods.inference import hidden_queries, queries_everywhere, query_hidden
+from partita.methods.weighing import weighted_cross_entropy
 from partita.moved import old_keywords
 from partita.networks.base import AnyNetwork, Network, check_bidirectional, check_partition
 from partita.networks.kinds import new_network
@@ -191,7 +192,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
     ) -> Float[Tensor, "N V"]:
         """log x_theta at the queried positions, given the revealed tokens."""
         seen = tokens, revealed, Queries(rows, positions), time, label, layout
-        return self.log_probabilities(ask_hidden(self, *seen))
+        return self.log_probabilities(query_hidden(self, *seen))
 
     def scalar(self, time: Tensor | None) -> Tensor | None:
         """The scalar that the network is conditioned on: 1000 t, -log alpha(t), or None."""
@@ -218,8 +219,11 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
 
     def loss_given(self, batch: Batch, drawn: Corrupted) -> Loss:
         """sum over hidden l of w_l * -log x_theta^l, for a given choice of hidden tokens."""
-        prediction = predict_hidden(self, batch, drawn.masked, drawn.times)
-        return prediction.cross_entropy(batch, drawn.weights)
+        hidden, queries = drawn.masked, hidden_queries(self, batch.tokens, drawn.masked)
+        seen = batch.tokens, ~hidden, queries, drawn.times, batch.label, batch.layout()
+        output = query_hidden(self, *seen, fused=True)
+        counted = hidden if queries_everywhere(self, batch.tokens) else None
+        return weighted_cross_entropy(self, output, queries, batch, drawn.weights, counted)
 
     @property
     def is_bounding(self) -> bool:
@@ -243,4 +247,4 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
             return not (
                 self.corruption.recordable and self.network.recordable and self.network.packed
             )
-        return not (self.corruption.recordable and asks_everywhere(self, tokens))
+        return not (self.corruption.recordable and queries_everywhere(self, tokens))

@@ -15,7 +15,6 @@ from partita.networks.options import DEEPEST, TransformerOptions, check_heads
 from partita.registry import checked_options, options_of
 
 QUERIES = ("positions", "learned", "mean", "logsumexp")
-SUMMARIES = ("mean", "logsumexp")
 PROCESSES = ("linear", "mlp")
 POSITIONS = ("rotary", "learned")
 LEVELS_HEADS = ("categorical", "logistic")
@@ -45,8 +44,8 @@ class KindOptions:
         return f"{network.depth} blocks"
 
     @property
-    def summarises(self) -> bool:
-        """Whether queries read a summary of all visible tokens, whose number is not fixed."""
+    def aggregates(self) -> bool:
+        """Whether queries read an aggregate of all visible tokens, whose number is not fixed."""
         return False
 
     @property
@@ -170,8 +169,8 @@ class PartitionOptions(KindOptions):
         return f"{network.depth - decoder} + {decoder} blocks (encoder and decoder)"
 
     @property
-    def summarises(self) -> bool:
-        return self.queries in SUMMARIES
+    def aggregates(self) -> bool:
+        return self.queries in ("mean", "logsumexp")
 
     def decoder(self, network: TransformerOptions) -> tuple[int, int, int]:
         """Blocks, width and heads of the decoder."""
