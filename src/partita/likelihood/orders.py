@@ -20,6 +20,7 @@ from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.contracts.estimate import Estimate
+from partita.contracts.shapes import Labels, Tokens
 from partita.errors import require, require_int
 from partita.likelihood.bounds import require_finite
 from partita.methods.base import check_batch
@@ -84,11 +85,7 @@ def require_ordered(model: object) -> None:
 
 
 def _nats(
-    model: Denoiser,
-    tokens: Int64[Tensor, "B L"],
-    order: Order,
-    noise: Noise,
-    label: Int64[Tensor, "B"] | None,
+    model: Denoiser, tokens: Tokens, order: Order, noise: Noise, label: Labels | None
 ) -> Float64[Tensor, "B"]:
     """Nats of each sequence of a batch."""
     batch, length = tokens.shape

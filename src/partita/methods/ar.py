@@ -17,6 +17,7 @@ from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.contracts.loss import Loss
 from partita.contracts.packed import indices_of
+from partita.contracts.shapes import Labels, Tokens
 from partita.errors import require
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import CausalModel, TextMethod
@@ -83,15 +84,12 @@ class AR(nn.Module, TextMethod, CausalModel):
         return self.network.new_caches(batch)
 
     def following(
-        self,
-        tokens: Int64[Tensor, "B N"],
-        caches: list[KeyValueCache],
-        label: Int64[Tensor, "B"] | None = None,
+        self, tokens: Int64[Tensor, "B N"], caches: list[KeyValueCache], label: Labels | None = None
     ) -> Float[Tensor, "B V"]:
         """Append tokens to the caches; log-probabilities of the token that follows them."""
         return self.log_probabilities(self.network.extend(tokens, caches, label))
 
-    def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
+    def shifted(self, tokens: Tokens, layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
         """The inputs from which each token is predicted: the start token, then all but the last.
 
         Under a `PackedLayout` every sequence has its own start token.
@@ -122,5 +120,5 @@ class AR(nn.Module, TextMethod, CausalModel):
         weights = torch.ones(read.shape, device=read.device)
         return weighted_cross_entropy(self, output, queries, batch, weights)
 
-    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002 - whatever they are
+    def needs_host_sync(self, tokens: Tokens) -> bool:  # noqa: ARG002 - whatever they are
         return not self.network.recordable

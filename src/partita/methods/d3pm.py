@@ -33,6 +33,7 @@ from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
 from partita.contracts.packed import indices_of
+from partita.contracts.shapes import Labels, LogProbs, RowSteps, RowTimes, Tokens
 from partita.errors import require, require_number
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import Chain, TextMethod
@@ -55,11 +56,7 @@ LAST_STEPS = ("posterior", "prediction")
 
 
 def posterior(
-    transition: Transition,
-    x: Int64[Tensor, "B L"],
-    z_t: Int64[Tensor, "B L"],
-    s: Int64[Tensor, "B"],
-    t: Int64[Tensor, "B"],
+    transition: Transition, x: Tokens, z_t: Tokens, s: RowSteps, t: RowSteps
 ) -> Float[Tensor, "B L K"]:
     """q(z_s | z_t, x) for steps s < t (eq. 3); z_t must have positive probability given x."""
     start = torch.zeros_like(s)
@@ -68,11 +65,7 @@ def posterior(
 
 
 def reverse(
-    transition: Transition,
-    mean: Float[Tensor, "B L V"],
-    z_t: Int64[Tensor, "B L"],
-    s: Int64[Tensor, "B"],
-    t: Int64[Tensor, "B"],
+    transition: Transition, mean: LogProbs, z_t: Tokens, s: RowSteps, t: RowSteps
 ) -> Float[Tensor, "B L K"]:
     """p(z_s | z_t) with p~ = mean (eq. 4).
 
@@ -187,7 +180,7 @@ class D3PM(nn.Module, TextMethod, Chain):
 
     def _predict(
         self, z: Tensor, t: Tensor, label: Tensor | None, layout: Layout = DENSE
-    ) -> Float[Tensor, "B L V"]:
+    ) -> LogProbs:
         """log p~(x | z_t) without the mask; the network is conditioned on t / T."""
         queries = indices_of(None, z)
         options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
@@ -226,25 +219,16 @@ class D3PM(nn.Module, TextMethod, Chain):
 
     # Sampling -------------------------------------------------------------------------------------
 
-    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L K"]:
+    def prior(self, like: Tokens) -> Float[Tensor, "B L K"]:
         """p(z_T)."""
         return self.transition.prior().to(like.device).expand(*like.shape, -1)
 
-    def log_mean(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
+    def log_mean(self, tokens: Tokens, time: RowTimes, label: Labels | None = None) -> LogProbs:
         """log p~(x | z_t) at the step nearest to the given time."""
         return self._predict(tokens, self._step(time), label)
 
     def step(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        tokens: Int64[Tensor, "B L"],
-        s: Float[Tensor, "B"],
-        t: Float[Tensor, "B"],
+        self, log_mean: LogProbs, tokens: Tokens, s: RowTimes, t: RowTimes
     ) -> Float[Tensor, "B L K"]:
         """p(z_s | z_t) for the steps nearest to s and t; if they are the same, nothing changes."""
         before, after = self._step(t), self._step(s)

@@ -22,9 +22,10 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from partita.contracts.shapes import Labels
 from partita.errors import require, require_int
 from partita.processes.draws import even_steps
 from partita.processes.gaussian import (
@@ -82,7 +83,7 @@ class DDPM(nn.Module):
         """Number of class labels of the network; 0 if it has no attribute `classes`."""
         return getattr(self.network, "classes", 0)
 
-    def clean(self, x_t: State, t: Steps, label: Int64[Tensor, "B"] | None = None) -> State:
+    def clean(self, x_t: State, t: Steps, label: Labels | None = None) -> State:
         """x_0^theta, computed from whichever quantity the network predicts."""
         output = self._output(x_t, t, label)
         if self.prediction == "noise":
@@ -109,7 +110,7 @@ class DDPM(nn.Module):
         step: int = 0,
         *,
         batch: int | None = None,
-        label: Int64[Tensor, "B"] | None = None,
+        label: Labels | None = None,
     ) -> Float[Tensor, "B"]:
         """L_simple (eq. 14) of each row, averaged over its numbers: a training loss, not a bound.
 
@@ -132,7 +133,7 @@ class DDPM(nn.Module):
         step: int = 0,
         *,
         batch: int | None = None,
-        label: Int64[Tensor, "B"] | None = None,
+        label: Labels | None = None,
     ) -> Float[Tensor, "B"]:
         """An unbiased estimate of L (eq. 5) of each row in nats, from one random t."""
         _check(x_0)
@@ -141,7 +142,7 @@ class DDPM(nn.Module):
         return self.prior_term(x_0) + self.process.steps * term
 
     def all_terms(
-        self, x_0: State, noise: Noise, label: Int64[Tensor, "B"] | None = None
+        self, x_0: State, noise: Noise, label: Labels | None = None
     ) -> Float[Tensor, "B terms"]:
         """L_0, ..., L_{T-1} and L_T (eq. 5) of each row in nats, with independent noise for each t.
 
@@ -158,7 +159,7 @@ class DDPM(nn.Module):
         return self.process.prior_nats(x_0).flatten(1).sum(1)
 
     def term(
-        self, x_0: State, t: Steps, epsilon: State, label: Int64[Tensor, "B"] | None = None
+        self, x_0: State, t: Steps, epsilon: State, label: Labels | None = None
     ) -> Float[Tensor, "B"]:
         """L_{t-1} of each row in nats, at the x_t made from x_0 and epsilon."""
         x_t = self.process.marginal(x_0, t, epsilon)

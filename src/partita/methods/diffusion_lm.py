@@ -26,13 +26,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Labels, LogProbs, RowSteps
 from partita.errors import require
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import EmbeddingModel, TextMethod
@@ -52,7 +53,7 @@ STEPS = 1000
 class Diffused(NamedTuple):
     """The step t of each row, and the noise generator with the address to draw from."""
 
-    t: Int64[Tensor, "B"]
+    t: RowSteps
     noise: Noise
     address: int
 
@@ -152,10 +153,10 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         self,
         x_t: Float[Tensor, "B L D"],
         t: Steps,
-        label: Int64[Tensor, "B"] | None = None,
+        label: Labels | None = None,
         *,
         layout: Layout = DENSE,
-    ) -> Float[Tensor, "B L V"]:
+    ) -> LogProbs:
         """log p(w_l | x_t) at every position."""
         scalar = (TIME_SCALE / self.process.steps * t).float()
         logits = self.network(x_t, scalar=scalar, label=label, layout=layout).float()
@@ -166,7 +167,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         log_probs: Tensor = (logits + evidence).log_softmax(-1)
         return log_probs
 
-    def clean(self, log_probs: Float[Tensor, "B L V"]) -> Float[Tensor, "B L D"]:
+    def clean(self, log_probs: LogProbs) -> Float[Tensor, "B L D"]:
         """x_0^theta, the mean embedding."""
         with torch.autocast(log_probs.device.type, enabled=False):
             return log_probs.float().exp() @ self.vectors()

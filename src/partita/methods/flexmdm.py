@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,6 +38,7 @@ from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE
 from partita.contracts.loss import Loss
 from partita.contracts.packed import PackedTokens
+from partita.contracts.shapes import Labels, Marks, RowTimes
 from partita.devices import readable
 from partita.errors import naming, require
 from partita.methods.base import METHODS, About, check_batch
@@ -62,8 +63,8 @@ class Thinned(NamedTuple):
     """Texts with tokens deleted or hidden, and the times, drawn from a density (default 1)."""
 
     state: State
-    t: Float[Tensor, "B"]
-    kept: Bool[Tensor, "B L"] | None = None
+    t: RowTimes
+    kept: Marks | None = None
     """Tokens of prompts, which are neither deleted nor hidden."""
     density: Float[Tensor, "B"] | None = None
 
@@ -159,9 +160,9 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
     def ask(
         self,
         text: PackedTokens,
-        t: Float[Tensor, "B"],
+        t: RowTimes,
         queries: Int64[Tensor, "M"],
-        label: Int64[Tensor, "B"] | None = None,
+        label: Labels | None = None,
     ) -> tuple[Float[Tensor, "M V"], Answer]:
         """log p(x_i | x_t) at the queried indices of the packed text, and the network's output."""
         scalar = (TIME_SCALE * self.process.insertion.alpha(t.double())).float()
@@ -172,14 +173,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
 
     # The loss ------------------------------------------------------------------------------------
 
-    def loss(
-        self,
-        batch: Batch,
-        noise: Noise,
-        step: int = 0,
-        *,
-        kept: Bool[Tensor, "B L"] | None = None,
-    ) -> Loss:
+    def loss(self, batch: Batch, noise: Noise, step: int = 0, *, kept: Marks | None = None) -> Loss:
         """Draw a time for each row and a state at that time, and compute its loss.
 
         Rows are whole texts, padded on the right; empty texts are allowed. `kept` marks tokens of

@@ -51,6 +51,7 @@ from torch.nn import functional as F
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Labels, LogProbs, Marks, RowTimes, Tokens
 from partita.errors import require, require_positive
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import Chain, TextMethod
@@ -70,7 +71,7 @@ class MaskedTwice(NamedTuple):
     """Two masks of the same tokens at the same times."""
 
     masks: Masks
-    t: Float[Tensor, "B"]
+    t: RowTimes
     log_t: Float[Tensor, "B"] | None = None
     """Required if t underflows."""
     share: Float[Tensor, "B"] | None = None
@@ -160,16 +161,12 @@ class GenMD4(nn.Module, TextMethod, Chain):
         """log(1 - alpha_t) = w log t + log(1 - eps), exact where 1 - alpha_t is small."""
         return w * log_t + math.log1p(-self.eps)
 
-    def alpha(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B V"]:
+    def alpha(self, t: RowTimes) -> Float[Tensor, "B V"]:
         """The probability that each token is visible at time t."""
         return -torch.expm1(self._log_hidden(self.exponents, t[:, None].log()))
 
     def log_mask(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        masked: Bool[Tensor, "B L"],
-        t: Float[Tensor, "B"],
-        real: Bool[Tensor, "B L"],
+        self, tokens: Tokens, masked: Marks, t: RowTimes, real: Marks
     ) -> Float[Tensor, "B"]:
         """log q(z_t | x), the log-probability of this mask on the real tokens."""
         return self._log_mask(tokens, masked, t.log(), real)
@@ -187,18 +184,13 @@ class GenMD4(nn.Module, TextMethod, Chain):
 
     # The reverse process -------------------------------------------------------------------------
 
-    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
+    def prior(self, like: Tokens) -> Float[Tensor, "B L S"]:
         """All masks; with eps > 0, a uniform token with probability eps."""
         state = torch.full((self.mask_id + 1,), self.eps / self.mask_id, device=like.device)
         state[self.mask_id] = 1 - self.eps
         return state.expand(*like.shape, -1)
 
-    def log_mean(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
+    def log_mean(self, tokens: Tokens, time: RowTimes, label: Labels | None = None) -> LogProbs:
         """log mu at masked positions; at visible ones all mass is on the visible token."""
         masked = tokens == self.mask_id
         queries = Queries(*masked.nonzero(as_tuple=True))
@@ -209,11 +201,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         return known
 
     def step(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        tokens: Int64[Tensor, "B L"],
-        s: Float[Tensor, "B"],
-        t: Float[Tensor, "B"],
+        self, log_mean: LogProbs, tokens: Tokens, s: RowTimes, t: RowTimes
     ) -> Float[Tensor, "B L S"]:
         """p(z_s | z_t); eps cancels, and no mask is left at s = 0."""
         mean = log_mean.exp()
@@ -234,7 +222,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
 
     # The loss ------------------------------------------------------------------------------------
 
-    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
+    def needs_host_sync(self, tokens: Tokens) -> bool:
         return self.t1 > 0 or not queries_everywhere(self, tokens)
 
     def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
@@ -290,7 +278,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         objective = (per_token.sum() + reinforce - reinforce.detach()) / count
         return Loss(objective, per_token, cross_entropy, times_hidden > 0, count)
 
-    def ends(self, x: Int64[Tensor, "B L"], real: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+    def ends(self, x: Tokens, real: Marks) -> Float[Tensor, "B L"]:
         """Reconstruction (at t1) and prior terms (eps ln V, which the reference omits), in nats."""
         nats = torch.full_like(x, self.eps * math.log(self.mask_id), dtype=torch.float64)
         if self.t1 > 0:

@@ -12,12 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.packed import indices_of
+from partita.contracts.shapes import Labels, Marks, RowTimes, Tokens
 from partita.devices import readable
 from partita.methods.contracts import TextMethod
 from partita.methods.weighing import fuses
@@ -28,11 +29,11 @@ SMALL_HEAD = 0.25  # a head is small if it has at most this share of the blocks'
 
 def query_hidden(
     method: Any,  # noqa: ANN401 - a masked method
-    tokens: Int64[Tensor, "B L"],
-    revealed: Bool[Tensor, "B L"],
+    tokens: Tokens,
+    revealed: Marks,
     queries: Queries,
-    time: Float[Tensor, "B"] | None,
-    label: Int64[Tensor, "B"] | None,
+    time: RowTimes | None,
+    label: Labels | None,
     layout: Layout,
     *,
     fused: bool = False,
@@ -53,7 +54,7 @@ def query_hidden(
 def query_groups(
     method: Any,  # noqa: ANN401 - a partition method
     batch: Batch,
-    groups: Bool[Tensor, "B L"],
+    groups: Marks,
     *,
     fused: bool = True,
 ) -> tuple[Float[Tensor, "N _"], Queries]:
@@ -85,14 +86,12 @@ def query_groups(
     return torch.cat(outputs), Queries(rows, positions)
 
 
-def hidden_queries(
-    method: TextMethod, tokens: Int64[Tensor, "B L"], hidden: Bool[Tensor, "B L"]
-) -> Queries:
+def hidden_queries(method: TextMethod, tokens: Tokens, hidden: Marks) -> Queries:
     """The positions to query for the hidden tokens: those, or all if that is faster."""
     return indices_of(None if queries_everywhere(method, tokens) else hidden, tokens)
 
 
-def queries_everywhere(method: TextMethod, tokens: Int64[Tensor, "B L"]) -> bool:
+def queries_everywhere(method: TextMethod, tokens: Tokens) -> bool:
     """Whether a loss queries visible positions too, and ignores their predictions.
 
     Finding the hidden positions waits for the GPU, and a step that waits cannot be captured. If the
@@ -110,7 +109,7 @@ def queries_everywhere(method: TextMethod, tokens: Int64[Tensor, "B L"]) -> bool
     return network.config.outputs <= most
 
 
-def queries_twice(method: TextMethod, tokens: Int64[Tensor, "B L"]) -> bool:
+def queries_twice(method: TextMethod, tokens: Tokens) -> bool:
     """Whether both halves are queried at all positions.
 
     A fused loss queries the inputs of the head; the head itself is applied once.
@@ -119,7 +118,7 @@ def queries_twice(method: TextMethod, tokens: Int64[Tensor, "B L"]) -> bool:
     return (not readable(tokens) and masks and fuses(method)) or queries_everywhere(method, tokens)
 
 
-def can_be_recorded(method: object, tokens: Int64[Tensor, "B L"]) -> bool:
+def can_be_recorded(method: object, tokens: Tokens) -> bool:
     """Whether a training step on such tokens can be recorded once and replayed."""
     if not isinstance(method, TextMethod) or not method.recordable:
         return False

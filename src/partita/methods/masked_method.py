@@ -10,12 +10,13 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Indices, Labels, Marks, RowTimes, Tokens
 from partita.errors import InputError, require
 from partita.methods.base import check_batch
 from partita.methods.contracts import Denoiser, TextMethod
@@ -181,12 +182,12 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
 
     def predict(
         self,
-        tokens: Int64[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        time: Float[Tensor, "B"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
+        tokens: Tokens,
+        revealed: Marks,
+        rows: Indices,
+        positions: Indices,
+        time: RowTimes | None = None,
+        label: Labels | None = None,
         *,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
@@ -242,7 +243,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
             vocabulary -= 1
         return prior_nats(schedule, 1, vocabulary) + reconstruction_nats(schedule, 1, vocabulary)
 
-    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
+    def needs_host_sync(self, tokens: Tokens) -> bool:
         if self.all_positions:
             return not (
                 self.corruption.recordable and self.network.recordable and self.network.packed

@@ -44,6 +44,7 @@ from torch.nn import functional as F
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Indices, Labels, RowTimes, Tokens
 from partita.errors import require
 from partita.methods.base import METHODS, About, check_batch
 from partita.methods.contracts import ScoreModel, TextMethod
@@ -184,11 +185,11 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 
     def log_score(
         self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        label: Int64[Tensor, "B"] | None = None,
+        tokens: Tokens,
+        time: RowTimes,
+        rows: Indices,
+        positions: Indices,
+        label: Labels | None = None,
         *,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N S"]:
@@ -231,7 +232,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         state = self.graph.noised(batch.tokens, self._noise_drawn(time), batch.real, noise, step)
         return self.loss_given(batch, Noised(state, time))
 
-    def _noise_drawn(self, time: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
+    def _noise_drawn(self, time: RowTimes) -> Float[Tensor, "B"]:
         """The noise at the given times, of the process that ends exactly in the prior."""
         last = total_noise(self.schedule, torch.ones_like(time))
         return self.graph.noise_to_prior(total_noise(self.schedule, time), last)
@@ -251,7 +252,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         count = real.sum()
         return Loss(per_token.sum() / count, per_token, entropy, counted, count)
 
-    def end_nats(self, tokens: Int64[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+    def end_nats(self, tokens: Tokens) -> Float[Tensor, "B L"]:
         """Prior and reconstruction terms of each token; they do not depend on the network."""
         ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=tokens.device)
         first, last = total_noise(self.schedule, ends)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import Queries
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Marks
 from partita.kernels.cross_entropy import weighted_nats
 
 
@@ -26,7 +27,7 @@ def weighted_cross_entropy(
     queries: Queries,
     batch: Batch,
     weights: Float[Tensor, "B L"],
-    hidden: Bool[Tensor, "B L"] | None = None,
+    hidden: Marks | None = None,
 ) -> Loss:
     """sum_l w_l * -log x_theta^l over the queried tokens, divided by the number of real tokens.
 

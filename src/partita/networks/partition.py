@@ -21,11 +21,12 @@ Everything runs on packed tokens (`contracts/packed.py`).
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.packed import PackedBatch, indices_of, unsorted
+from partita.contracts.shapes import Marks
 from partita.networks.base import PartitionNetwork
 from partita.networks.blocks import Block, CrossBlock, initialise
 from partita.networks.conditions import Condition, RowCondition
@@ -71,7 +72,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
     def forward(
         self,
         tokens: Int[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
+        revealed: Marks,
         *,
         queries: Queries,
         scalar: Float[Tensor, "B"] | None = None,
@@ -103,9 +104,9 @@ class PartitionTransformer(Trunk, PartitionNetwork):
     def both(
         self,
         tokens: Int[Tensor, "B L"],
-        groups: Bool[Tensor, "B L"],
+        groups: Marks,
         *,
-        real: Bool[Tensor, "B L"] | None = None,
+        real: Marks | None = None,
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.contracts.layouts import DENSE
+from partita.contracts.shapes import RowTimes
 from partita.errors import require, require_int
 from partita.networks.blocks import Block, initialise
 from partita.networks.layers import Conditioning, Rotary, modulate, zero_linear
@@ -124,7 +125,7 @@ class UNet(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B C H W"],
-        t: Int[Tensor, "B"] | Float[Tensor, "B"],
+        t: Int[Tensor, "B"] | RowTimes,
         label: Int[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B C H W"]:
         require(label is None or self.classes > 0, "label", "this network has no class labels")

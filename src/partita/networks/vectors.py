@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partita.contracts.layouts import DENSE, Layout, PackedLayout
+from partita.contracts.shapes import LogProbs
 from partita.errors import require_int
 from partita.networks.base import AnyNetwork
 from partita.networks.blocks import Block, initialise
@@ -35,7 +36,7 @@ class VectorNetwork(AnyNetwork, ABC):
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
-    ) -> Float[Tensor, "B L V"]:
+    ) -> LogProbs:
         """Logits at every position."""
 
 
@@ -63,7 +64,7 @@ class VectorTransformer(Trunk, VectorNetwork):
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
-    ) -> Float[Tensor, "B L V"]:
+    ) -> LogProbs:
         """Logits at every position."""
         if isinstance(layout, PackedLayout):
             layout.check(x[..., 0].long())

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from partita.contracts.shapes import RowTimes, Tokens
 from partita.schedules import Schedule
 
 
@@ -28,7 +29,7 @@ def states(tokens: Int64[Tensor, "*t"], size: int) -> Float[Tensor, "*t size"]:
 
 
 def marginal(
-    x: Int64[Tensor, "B L"], t: Float[Tensor, "B"], schedule: Schedule, mask_id: int, size: int
+    x: Tokens, t: RowTimes, schedule: Schedule, mask_id: int, size: int
 ) -> Float[Tensor, "B L size"]:
     """q(z_t | x) (MDLM eq. 1)."""
     alpha, hidden = schedule.alpha(t)[:, None, None], schedule.one_minus_alpha(t)[:, None, None]
@@ -36,12 +37,7 @@ def marginal(
 
 
 def transition(
-    z_s: Int64[Tensor, "B L"],
-    s: Float[Tensor, "B"],
-    t: Float[Tensor, "B"],
-    schedule: Schedule,
-    mask_id: int,
-    size: int,
+    z_s: Tokens, s: RowTimes, t: RowTimes, schedule: Schedule, mask_id: int, size: int
 ) -> Float[Tensor, "B L size"]:
     """q(z_t | z_s) for s < t."""
     lost = (schedule.decrease(s, t) / schedule.alpha(s))[:, None, None]
@@ -51,9 +47,9 @@ def transition(
 
 def reverse(
     mean: Float[Tensor, "B L C"],
-    z_t: Int64[Tensor, "B L"],
-    s: Float[Tensor, "B"],
-    t: Float[Tensor, "B"],
+    z_t: Tokens,
+    s: RowTimes,
+    t: RowTimes,
     schedule: Schedule,
     mask_id: int,
 ) -> Float[Tensor, "B L S"]:
@@ -74,13 +70,7 @@ def reverse(
 
 
 def posterior(
-    x: Int64[Tensor, "B L"],
-    z_t: Int64[Tensor, "B L"],
-    s: Float[Tensor, "B"],
-    t: Float[Tensor, "B"],
-    schedule: Schedule,
-    mask_id: int,
-    size: int,
+    x: Tokens, z_t: Tokens, s: RowTimes, t: RowTimes, schedule: Schedule, mask_id: int, size: int
 ) -> Float[Tensor, "B L size"]:
     """q(z_s | z_t, x): the reverse step given the true x."""
     return reverse(states(x, size), z_t, s, t, schedule, mask_id)

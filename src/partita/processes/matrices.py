@@ -10,9 +10,10 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
+from partita.contracts.shapes import LogProbs, RowSteps, Tokens
 from partita.errors import require, require_int
 from partita.processes import interpolating  # noqa: F401 - registers its transitions
 from partita.processes.betas import make_betas
@@ -65,29 +66,19 @@ class Dense(Transition):
         matrices = torch.stack([self.matrix(*pair) for pair in pairs.tolist()])
         return matrices.to(t.device), which[:, None]
 
-    def rows(
-        self, x: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
+    def rows(self, x: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L K"]:
         matrices, which = self._matrices(s, t)
         return matrices[which, x]
 
-    def columns(
-        self, z: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
+    def columns(self, z: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L K"]:
         matrices, which = self._matrices(s, t)
         return matrices.mT[which, z]
 
-    def entries(
-        self,
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
-    ) -> Float64[Tensor, "B L"]:
+    def entries(self, x: Tokens, z: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L"]:
         matrices, which = self._matrices(s, t)
         return matrices[which, x, z]
 
-    def push(self, mean: Float[Tensor, "B L V"], t: Int64[Tensor, "B"]) -> Float[Tensor, "B L K"]:
+    def push(self, mean: LogProbs, t: RowSteps) -> Float[Tensor, "B L K"]:
         matrices, which = self._matrices(torch.zeros_like(t), t)
         chosen = matrices if len(matrices) == 1 else matrices[which[:, 0]]
         return (mean.double() @ chosen[:, : mean.shape[-1]]).to(mean.dtype)
@@ -95,7 +86,7 @@ class Dense(Transition):
     def prior(self) -> Float64[Tensor, "K"]:
         return self._product(self.steps)[: self.tokens].mean(0)
 
-    def prior_nats(self, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+    def prior_nats(self, x: Tokens) -> Float64[Tensor, "B L"]:
         last, prior = self._product(self.steps)[: self.tokens], self.prior()
         nats: Tensor = torch.special.xlogy(last, last / prior.clamp(min=TINY)).sum(-1)
         return nats.to(x.device)[x]

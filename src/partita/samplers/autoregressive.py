@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor
 
+from partita.contracts.shapes import Tokens
 from partita.errors import require
 from partita.methods.contracts import CausalModel
 from partita.samplers.base import SamplingContext, sampler
@@ -13,9 +12,7 @@ from partita.samplers.state import SamplerState
 
 
 @sampler("autoregressive", family="causal", default=True)
-def autoregressive(
-    context: SamplingContext[CausalModel], state: SamplerState
-) -> Int64[Tensor, "B L"]:
+def autoregressive(context: SamplingContext[CausalModel], state: SamplerState) -> Tokens:
     """Sample from left to right. Known tokens must be a prefix; its length may differ by row."""
     model, revealed = context.model, state.revealed
     length, device = state.tokens.shape[1], state.tokens.device

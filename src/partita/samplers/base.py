@@ -13,6 +13,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical
+from partita.contracts.shapes import Indices, Labels
 from partita.methods.contracts import Denoiser, Model
 from partita.moved import name_of_before
 from partita.randomness import Noise, Purpose
@@ -65,8 +66,8 @@ class Step:
     index: int
     total: int | None
     state: SamplerState
-    rows: Int64[Tensor, "N"]
-    positions: Int64[Tensor, "N"]
+    rows: Indices
+    positions: Indices
 
     @property
     def canvas(self) -> SamplerState:
@@ -108,7 +109,7 @@ class SamplingContext(Generic[M]):
     model: M
     noise: Noise
     decoding: Decoding = PLAIN
-    label: Int64[Tensor, "B"] | None = None
+    label: Labels | None = None
     callback: Callback | None = None
     executor: Executor | None = None
     """What runs planned samplers; None for the plain loop, step by step."""
@@ -116,8 +117,8 @@ class SamplingContext(Generic[M]):
     def ask(
         self: SamplingContext[Denoiser],
         state: SamplerState,
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
+        rows: Indices,
+        positions: Indices,
         visible: Float[Tensor, "B"],
     ) -> Float[Tensor, "N V"]:
         """Query the model: log-probabilities at some positions. Other sequences are not computed.
@@ -138,11 +139,7 @@ class SamplingContext(Generic[M]):
             )
 
     def draw(
-        self,
-        log_probs: Float[Tensor, "N V"],
-        step: int,
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
+        self, log_probs: Float[Tensor, "N V"], step: int, rows: Indices, positions: Indices
     ) -> Int64[Tensor, "N"]:
         """Draw one token per queried position, with that sample's own noise."""
         u = self.noise.uniform_at(Purpose.TOKEN, step, rows, positions)

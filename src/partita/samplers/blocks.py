@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
+from partita.contracts.shapes import Tokens
 from partita.errors import require, require_int
 from partita.methods.contracts import Denoiser
 from partita.samplers.base import SAMPLERS, SamplingContext, Step, sampler
@@ -38,7 +38,7 @@ def blocks(
     block_length: int | None = None,
     inner: str = "confidence",
     **options: Any,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Fill blocks of `block_length` positions, one after the other, by the sampler `inner`.
 
     `block_length` is 32 by default, or the model's length if that is less. Further options go to

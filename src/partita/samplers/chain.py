@@ -14,6 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from partita.categorical import decoded, sample_categorical
+from partita.contracts.shapes import Tokens
 from partita.methods.contracts import Chain
 from partita.randomness import Purpose
 from partita.samplers.base import SamplingContext, sampler
@@ -24,7 +25,7 @@ from partita.schedules import sampling_grid
 @sampler("reverse", family="chain", default=True)
 def reverse(
     context: SamplingContext[Chain], state: SamplerState, *, steps: int = 128, grid: str = "uniform"
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Draw from p(z_s | z_t) along a grid of times, in at most the T steps of a discrete chain."""
     steps = min(steps, context.model.steps or steps)
     times = sampling_grid(grid, steps).to(state.tokens.device)

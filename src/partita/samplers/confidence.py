@@ -14,9 +14,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from partita.contracts.shapes import Marks, Tokens
 from partita.errors import require_number, require_temperature
 from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
@@ -67,17 +68,15 @@ def no_confidence(
 
 
 def most_confident(
-    confidence: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"], counts: Int64[Tensor, "B"]
-) -> Bool[Tensor, "B L"]:
+    confidence: Float64[Tensor, "B L"], eligible: Marks, counts: Int64[Tensor, "B"]
+) -> Marks:
     """The `counts` most confident eligible positions of each row (the leftmost among equals)."""
     keys = confidence.masked_fill(~eligible, -torch.inf)
     rank = keys.argsort(dim=-1, descending=True, stable=True).argsort(-1)
     return (rank < counts[:, None]) & eligible
 
 
-def above_threshold(
-    confidence: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"], threshold: float
-) -> Bool[Tensor, "B L"]:
+def above_threshold(confidence: Float64[Tensor, "B L"], eligible: Marks, threshold: float) -> Marks:
     """The eligible positions that reach the threshold, and always the most confident one."""
     one = eligible.any(-1).long()
     return (eligible & (confidence >= threshold)) | most_confident(confidence, eligible, one)
@@ -135,7 +134,7 @@ def confidence(
     counts: str | Sequence[int] = "cosine",
     confidence: str = "probability",
     noise_temperature: float = 0.0,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Reveal a planned number of positions per step, the most confident first.
 
     With noise, positions are ranked by log(confidence) + temperature * (1 - i/(steps-1)) * Gumbel
@@ -183,7 +182,7 @@ def threshold(
     *,
     threshold: float = 0.9,
     confidence: str = "probability",
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Reveal every position whose confidence reaches the threshold, at least one per step."""
     require_number(threshold, "threshold", -math.inf)
     measure = CONFIDENCES[confidence]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from partita.categorical import Decoding
 from partita.contracts.prompt import Prompt
+from partita.contracts.shapes import Labels
 from partita.errors import InputError, require, require_int, require_seed
 from partita.methods.base import check_ids
 from partita.methods.contracts import Denoiser, Model
@@ -43,7 +44,7 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    label: int | Int64[Tensor, "B"] | None = None,
+    label: int | Labels | None = None,
     guidance: float | None = None,
     guidance_schedule: str = "constant",
     callback: Callback | None = None,

@@ -22,10 +22,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from partita.categorical import decoded, sample_categorical
+from partita.contracts.shapes import Labels, Tokens
 from partita.errors import require, require_int, require_number, require_positive, require_seed
 from partita.methods.contracts import EmbeddingModel
 from partita.methods.ddpm import DDPM, VARIANCES
@@ -132,7 +133,7 @@ def sample_ddpm(
     clip: float | None = None,
     seed: int = 0,
     first: int = 0,
-    label: int | Int64[Tensor, "B"] | None = None,
+    label: int | Labels | None = None,
     guidance: float = 0.0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -206,7 +207,7 @@ def ddpm(
     variance: str = "small",
     rounding: str = "softmax",
     repeats: int = 1,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """DDPM's reverse process (algorithm 2) on embeddings, then rounding to tokens.
 
     `repeats` above 1 takes each step several times, as RePaint does (Lugmayr et al., 2022); samples
@@ -224,7 +225,7 @@ def ddim(
     eta: float = 0.0,
     rounding: str = "softmax",
     repeats: int = 1,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """DDIM's reverse process on embeddings, then rounding to tokens; `repeats` as in "ddpm"."""
     return _fill(context, state, steps, eta, "small", rounding, repeats)
 

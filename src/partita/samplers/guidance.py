@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from partita.contracts.shapes import Labels
 from partita.errors import InputError, require, require_number
 from partita.methods.contracts import Model
 from partita.networks.base import NetworkConfig
@@ -111,7 +112,7 @@ class Guided(Model, Generic[M]):
         """The weight of each row, by the share of its tokens that are revealed."""
         return self.weight * self.share_of_weight(revealed.clamp(0, 1))
 
-    def _labels(self, label: Int64[Tensor, "B"] | None) -> Int64[Tensor, "two_B"]:
+    def _labels(self, label: Labels | None) -> Int64[Tensor, "two_B"]:
         """The labels, then as many times no label: the condition of a pass for both."""
         if label is None:
             raise InputError("label", "guidance pulls towards a class label, and none was given")

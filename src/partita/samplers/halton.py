@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from partita.contracts.shapes import Tokens
 from partita.errors import require, require_int
 from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
@@ -65,7 +66,7 @@ def halton(
     counts: str | Sequence[int] = "arccos",
     columns: int | None = None,
     roll: bool = False,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Reveal the cells of a grid in Halton order, a planned number per step.
 
     The default of `columns` is the network's; a network without a grid has one column. With `roll`

@@ -29,10 +29,11 @@ import itertools
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.contracts.packed import PackedBatch
+from partita.contracts.shapes import Marks, Tokens
 from partita.errors import require, require_int, require_positive
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
@@ -88,7 +89,7 @@ def insertion(
     confidence: str | None = None,
     window: float | None = None,
     most: int | None = None,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Insert masks and reveal them, along a grid of times; rows are padded with `end_id`.
 
     `most` is the largest number of masks that a step inserts into one gap; no limit by default.
@@ -124,7 +125,7 @@ def _reveals(
     log_probs: Float[Tensor, "M V"],
     step: Moment,
     order: RevealOrder,
-) -> tuple[Bool[Tensor, "B L"], Int64[Tensor, "B L"]]:
+) -> tuple[Marks, Int64[Tensor, "B L"]]:
     """Which masks are revealed in this step, and a token for every mask."""
     hidden = draft.hidden
     rows, positions = hidden.nonzero(as_tuple=True)
@@ -178,9 +179,7 @@ def _insertions(
     return fitting(counts, left, noise.uniform(Purpose.STATE, step.index, lots))
 
 
-def _competing(
-    hidden: Bool[Tensor, "B L"], count: Int64[Tensor, "B"], window: float | None
-) -> Bool[Tensor, "B L"]:
+def _competing(hidden: Marks, count: Int64[Tensor, "B"], window: float | None) -> Marks:
     """The first masks from the left, `window` times as many as will be revealed (32 at most)."""
     if window is None:
         return hidden

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
+from partita.contracts.shapes import Tokens
 from partita.errors import InputError, require
 from partita.methods.contracts import Denoiser
 from partita.randomness import Noise, Purpose
@@ -81,7 +82,7 @@ def ancestral(
     steps: int = 128,
     schedule: str | Schedule | None = None,
     grid: str = "uniform",
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """The reverse process on a grid of times, by default under the model's own schedule."""
     chosen = context.model.schedule if schedule is None else make_schedule(schedule)
     # alpha rises along the grid. A jump at alpha(tau) = u falls into the step whose interval
@@ -94,7 +95,7 @@ def ancestral(
 
 
 @sampler("first-hitting", family="masked", planned=True)
-def first_hitting(context: SamplingContext[Denoiser], state: SamplerState) -> Int64[Tensor, "B L"]:
+def first_hitting(context: SamplingContext[Denoiser], state: SamplerState) -> Tokens:
     """The reverse process in continuous time: one position per network call.
 
     alpha at a jump is uniform under every schedule, so the schedule does not matter.
@@ -111,7 +112,7 @@ def ordered(
     *,
     steps: int | None = None,
     order: Order = "random",
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Reveal positions in a given order, split evenly over the steps (default: one per step).
 
     `order` is "random" (one per sample), "left-to-right", "strided", or a list of all positions in

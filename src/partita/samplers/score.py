@@ -24,10 +24,11 @@ import itertools
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical, weights
+from partita.contracts.shapes import Marks, Tokens
 from partita.methods.contracts import ScoreModel
 from partita.processes.ctmc import noise_rate, total_noise
 from partita.randomness import Purpose
@@ -86,7 +87,7 @@ def tau_leaping(
     *,
     steps: int = 128,
     grid: str = "uniform",
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Euler steps along a grid of times, and a denoising step at its end."""
     return _reverse(context, state, steps, grid, euler_step)
 
@@ -98,7 +99,7 @@ def analytic(
     *,
     steps: int = 128,
     grid: str = "uniform",
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Analytic steps along a grid of times; the last of them is the denoising step."""
     return _reverse(context, state, steps, grid, analytic_step)
 
@@ -185,6 +186,6 @@ def _decoded(
     return (chance * kept).scatter(-1, x[:, None], stay)
 
 
-def _settled(model: ScoreModel, state: SamplerState, z: Tensor) -> Bool[Tensor, "B L"]:
+def _settled(model: ScoreModel, state: SamplerState, z: Tensor) -> Marks:
     """The positions that will not change: known tokens, and those that the chain cannot move."""
     return state.revealed | ~model.graph.moving(z)
