@@ -92,6 +92,11 @@ def name_of_before(module: str, name: str) -> object:
     return getattr(importlib.import_module(f"partita.{place}"), found)
 
 
+def offer_old_names(module: str) -> None:
+    """Let a module answer to its names of before, with a warning."""
+    vars(sys.modules[module])["__getattr__"] = lambda name: name_of_before(module, name)
+
+
 RENAMED = {"generate": "sample_ddpm", "run_recipe": "train"}
 """Old names of what `import partita` offers."""
 

@@ -12,7 +12,7 @@ The names are those of flash-attention; `contracts/packed.py` has a worked examp
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from partita.devices import readable
 from partita.errors import require
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,4 @@ class Queries(NamedTuple):
 Layout = DenseLayout | PackedLayout
 DENSE = DenseLayout()
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int, Int32, Int64, Shaped
@@ -49,7 +48,7 @@ from torch.nn import functional as F
 
 from partita.contracts.layouts import Layout, PackedLayout, Queries
 from partita.devices import readable
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 
 NOWHERE = 0
 """The position of tokens without one: rotary attention rotates nothing there."""
@@ -230,7 +229,4 @@ def indices_of(real: Bool[Tensor, "B L"] | None, like: Int[Tensor, "B L"]) -> Qu
     return Queries(flat // like.shape[1], flat % like.shape[1])
 
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

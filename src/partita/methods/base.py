@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -13,13 +13,10 @@ from partita.contracts.batch import Batch
 from partita.devices import readable
 from partita.errors import require
 from partita.methods.contracts import FAMILIES, Model, TextMethod
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.registry import Registry
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)
 
 
 M = TypeVar("M", bound=type)

@@ -141,19 +141,6 @@ class DDPM(nn.Module):
         term = self.term(x_0, t, gaussian(noise, Purpose.MASK, step, x_0), label)
         return self.prior_term(x_0) + self.process.steps * term
 
-    def all_terms(
-        self, x_0: State, noise: Noise, label: Labels | None = None
-    ) -> Float[Tensor, "B terms"]:
-        """L_0, ..., L_{T-1} and L_T (eq. 5) of each row in nats, with independent noise for each t.
-
-        Their sum estimates L with far less variance than `bound`, at the cost of T network calls.
-        """
-        terms = []
-        for number in range(1, self.process.steps + 1):
-            t = torch.full((len(x_0),), number, device=x_0.device)
-            terms.append(self.term(x_0, t, gaussian(noise, Purpose.MASK, number, x_0), label))
-        return torch.stack([*terms, self.prior_term(x_0)], dim=1)
-
     def prior_term(self, x_0: State) -> Float[Tensor, "B"]:
         """L_T, the divergence of q(x_T | x_0) from the prior p(x_T)."""
         return self.process.prior_nats(x_0).flatten(1).sum(1)

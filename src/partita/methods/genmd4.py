@@ -166,13 +166,12 @@ class GenMD4(nn.Module, TextMethod, Chain):
         return -torch.expm1(self._log_hidden(self.exponents, t[:, None].log()))
 
     def log_mask(
-        self, tokens: Tokens, masked: Marks, t: RowTimes, real: Marks
+        self, tokens: Tokens, masked: Marks, log_t: RowTimes, real: Marks
     ) -> Float[Tensor, "B"]:
-        """log q(z_t | x), the log-probability of this mask on the real tokens."""
-        return self._log_mask(tokens, masked, t.log(), real)
+        """log q(z_t | x), the log-probability of this mask on the real tokens.
 
-    def _log_mask(self, tokens: Tensor, masked: Tensor, log_t: Tensor, real: Tensor) -> Tensor:
-        """The same as a function of log t, for times that underflow."""
+        A function of log t, for times that underflow.
+        """
         hidden = self._log_hidden(self._of_tokens(tokens), log_t[:, None])
         # At hidden tokens this branch is unused, but an infinite gradient would still spread.
         visible = torch.log(-torch.expm1(torch.where(masked, -1.0, hidden)))
@@ -272,7 +271,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         times_hidden = masks[0].long() + masks[1].long()
         cross_entropy = (nats[0] + nats[1]) / times_hidden.clamp(min=1)
         difference = (losses[0] - losses[1]).sum(-1).detach()
-        log_q = [self._log_mask(tokens, masked, log_t, real) for masked in masks]
+        log_q = [self.log_mask(tokens, masked, log_t, real) for masked in masks]
         reinforce = (difference * (log_q[0] - log_q[1]) / 2).sum().to(per_token.dtype)
         count = real.sum()
         objective = (per_token.sum() + reinforce - reinforce.detach()) / count

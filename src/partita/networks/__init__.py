@@ -1,9 +1,7 @@
 """Networks: tokens (and positions, groups, times, labels) to logits."""
 
-from typing import TYPE_CHECKING
-
 from partita.contracts.layouts import DenseLayout, Layout, PackedLayout, Queries
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.networks.base import CachingNetwork, Network, PartitionNetwork
 from partita.networks.causal import CausalTransformer
 from partita.networks.kind_options import KindOptions
@@ -36,7 +34,4 @@ __all__ = [
     "new_network",
 ]
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

@@ -36,7 +36,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -45,7 +45,7 @@ from torch import Tensor
 from partita.contracts.capabilities import Recordable
 from partita.contracts.shapes import Marks, RowTimes
 from partita.errors import InputError, require_int
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.processes.draws import (
     doubled_ends,
     even_times,
@@ -57,10 +57,7 @@ from partita.randomness import Noise
 from partita.registry import Registry, check_options
 from partita.schedules import Schedule, discretise
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)
 
 
 CORRUPTIONS: Registry[Callable[..., Corruption]] = Registry("corruption")

@@ -11,9 +11,7 @@ sum to 0, as in Lou et al., 2023) and sigma = -log alpha is the total noise. All
     reverse    rate from x to y:  Q(x, y) s(x)_y
 
 where s(x)_y = p_t(y) / p_t(x) is the score. `Graph` computes all of it for any matrix, `graphs.py`
-in closed form for the two chains that are used at scale. The functions at the end are chains over
-whole sequences as matrices, to compare the losses of Lou et al. and of Campbell et al. (2022) by
-enumeration.
+in closed form for the two chains that are used at scale.
 """
 
 from __future__ import annotations
@@ -170,15 +168,6 @@ class Graph(ABC):
         """
         return self.flow(score, -dsigma) * self.row(x, dsigma).to(score.dtype)
 
-    def mean_from_score(self, score: Vectors, x: States, sigma: Numbers) -> Float[Tensor, "*n V"]:
-        """E[x_0 | z_t = x], by a step that removes all noise."""
-        return self.analytic(score, x, sigma)[..., : self.tokens]
-
-    def score_from_mean(self, mean: Float[Tensor, "*n V"], x: States, sigma: Numbers) -> Vectors:
-        """s(x)_y = sum over x_0 of E[x_0 | x] q(y | x_0) / q(x | x_0) (for masks: MD4, prop. 1)."""
-        mean = F.pad(mean, (0, self.states - mean.shape[-1]))
-        return self.flow(torch.where(mean > 0, mean / self.row(x, sigma), 0.0), sigma)
-
 
 def xlogy(x: Numbers, y: Float[Tensor, "*#n"]) -> Numbers:
     """x log y, 0 where x = 0."""
@@ -200,7 +189,8 @@ class Rates(Graph):
     def __init__(self, q: Tensor, tokens: int | None = None) -> None:
         square = q.ndim == 2 and q.shape[0] == q.shape[1] and q.shape[0] > 1
         require(square, "q", f"must be a square matrix, got {list(q.shape)}")
-        require(bool((_off_diagonal(q) >= 0).all()), "q", "rates must not be negative")
+        rates = q - torch.diag(torch.diagonal(q))
+        require(bool((rates >= 0).all()), "q", "rates must not be negative")
         limit = 1e-9 * max(1.0, float(q.abs().max()))
         whole = bool((q.sum(0).abs() <= limit).all())
         require(whole, "q", "every column must sum to 0", "set the diagonal to minus the rates out")
@@ -209,62 +199,3 @@ class Rates(Graph):
 
     def matrix(self) -> Float[Tensor, "S S"]:
         return self.q
-
-
-# Chains as matrices ------------------------------------------------------------------------------
-
-
-def over_sequences(q: Float[Tensor, "S S"], length: int) -> Float[Tensor, "N N"]:
-    """The chain over all S^length sequences of independent positions, in lexicographic order."""
-    size = q.shape[0]
-    total = q.new_zeros(size**length, size**length)
-    for position in range(length):
-        before, after = (
-            torch.eye(size**n, dtype=q.dtype) for n in (position, length - 1 - position)
-        )
-        total += torch.kron(torch.kron(before, q), after)
-    return total
-
-
-def true_reverse(forward: Float[Tensor, "N N"], law: Float[Tensor, "N"]) -> Float[Tensor, "N N"]:
-    """Rates of the reversed chain under the distribution `law`: Q(x, y) law(y) / law(x)."""
-    ratio = torch.where(law > 0, law[:, None] / law, 0.0)
-    rates = _off_diagonal(forward).T * ratio
-    return rates - torch.diag(rates.sum(0))
-
-
-def rate_divergence(
-    truth: Float[Tensor, "N N"], model: Float[Tensor, "N N"], law: Float[Tensor, "N"]
-) -> Float[Tensor, ""]:
-    """The rate at which two reverse chains diverge: E over x of sum r^ - r log r^ + K(r).
-
-    With the rates of scores it is the denoising score entropy; its integral over time is the KL
-    divergence of the paths.
-    """
-    r, ours = _off_diagonal(truth), _off_diagonal(model)
-    terms = ours - r + xlogy(r, r) - xlogy(r, ours)
-    return (terms.sum(0) * law).sum()
-
-
-def campbell_rate(
-    forward: Float[Tensor, "N N"], model: Float[Tensor, "N N"], law: Float[Tensor, "N"]
-) -> Float[Tensor, ""]:
-    """The integrand of Campbell et al.'s bound, without its constant.
-
-    E over x of (rates out of x under the model) - sum over y of Q(y, x) log(model's rate back from
-    y to x). It evaluates the model at every neighbor y of x; summation by parts turns it into
-    `rate_divergence`, which evaluates it only at x.
-    """
-    away, ours = _off_diagonal(forward), _off_diagonal(model)
-    back = xlogy(away, ours.T)
-    return ((ours - back).sum(0) * law).sum()
-
-
-def campbell_constant(forward: Float[Tensor, "N N"], law: Float[Tensor, "N"]) -> Float[Tensor, ""]:
-    """`rate_divergence` minus `campbell_rate`, which does not depend on the model."""
-    r = _off_diagonal(true_reverse(forward, law))
-    return ((xlogy(r, r) - r).sum(0) * law).sum()
-
-
-def _off_diagonal(q: Tensor) -> Tensor:
-    return q - torch.diag(torch.diagonal(q))

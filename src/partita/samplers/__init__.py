@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from partita.categorical import Decoding, sample_categorical
 from partita.contracts.prompt import Prompt
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.samplers import (
     autoregressive,
     blocks,
@@ -45,7 +43,4 @@ __all__ = [
     "score",
 ]
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

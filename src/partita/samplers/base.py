@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -15,7 +15,7 @@ from torch import Tensor
 from partita.categorical import PLAIN, Decoding, sample_categorical
 from partita.contracts.shapes import Indices, Labels
 from partita.methods.contracts import Denoiser, Model
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
 from partita.samplers.state import SamplerState
@@ -153,7 +153,4 @@ class SamplingContext(Generic[M]):
             self.callback(Step(index, total, state.copy(), rows, positions))
 
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

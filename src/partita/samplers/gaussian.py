@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -30,7 +29,7 @@ from partita.contracts.shapes import Labels, Tokens
 from partita.errors import require, require_int, require_number, require_positive, require_seed
 from partita.methods.contracts import EmbeddingModel
 from partita.methods.ddpm import DDPM, VARIANCES
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, wide
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import SamplingContext, sampler
@@ -304,7 +303,4 @@ def _report(
     context.report(index, total, shown, nothing, nothing)
 
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

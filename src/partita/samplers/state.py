@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int64
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from partita.contracts.prompt import Prompt
 from partita.contracts.shapes import Indices, Marks, Tokens
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 
 
 @dataclass
@@ -82,7 +81,4 @@ class SamplerState:
         self.revealed[rows, positions] = True
 
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)
