@@ -34,7 +34,7 @@ from partita.randomness import Noise
 from partita.samplers.base import SamplingContext
 from partita.samplers.planned import NEVER, ordered, reveal_as_planned
 from partita.samplers.state import SamplerState
-from partita.schedules import discretise, make_schedule
+from partita.schedules import discretize, make_schedule
 from tests.golden.cases import Case, load, named, parts, rule_of
 from tests.support import partition_oracle
 from tests.support.references import LAST_TIME, QUERIES, agree, gumbel_argmax
@@ -294,7 +294,7 @@ def test_loss_with_discrete_times():
     numbers = [int(steps) for steps in case.stems("", "out.train_elbo_T")]
     assert numbers
     for steps in numbers:
-        t = discretise(case[f"in.t_T{steps}"], steps)
+        t = discretize(case[f"in.t_T{steps}"], steps)
         hidden, visible = law.weights(t)
         chain = Discrete(law.schedule, steps)
         torch.testing.assert_close(chain.weights(t), hidden)

@@ -229,13 +229,13 @@ def test_parameterisation():
             raise AssertionError
 
     model = SEDD(Sizes())
-    ours = model.parameterise(logits, x, sigma)
+    ours = model.parameterize(logits, x, sigma)
     case.close(ours, "sedd_param/log_score")
     case.close(
         graph.score_entropy(ours, x, case["sedd_param/x0"], sigma), "sedd_param/score_entropy"
     )
     # Without an output for the mask, which only visible positions would have, masks have the same.
-    fewer = model.parameterise(logits[:, 0, : graph.tokens], x[:, 0], sigma[:, 0])
+    fewer = model.parameterize(logits[:, 0, : graph.tokens], x[:, 0], sigma[:, 0])
     torch.testing.assert_close(fewer, case["sedd_param/log_score"][:, 0, : graph.tokens])
 
 

@@ -18,7 +18,7 @@ from partita.methods.mdlm import MDLM, subs
 from partita.networks.base import Network
 from partita.networks.options import TransformerConfig
 from partita.processes.corruption import Corrupted, Discrete, Rate
-from partita.schedules import discretise, make_schedule
+from partita.schedules import discretize, make_schedule
 from partita.schedules.formulas import Linear
 from partita.schedules.reference import MDLM_EPS
 from tests.golden.cases import load, parts, rule_of
@@ -177,7 +177,7 @@ def numbers_of_steps(case):
 
 def bin_ends(case, steps):
     """The times of the rows on the grid of a chain, in float64 so that t - s is exact enough."""
-    return torch.round(discretise(case["in.t"], steps).double() * steps) / steps
+    return torch.round(discretize(case["in.t"], steps).double() * steps) / steps
 
 
 def d3pm_loss(case, t, steps):
@@ -261,7 +261,7 @@ def test_the_first_bin_is_finite():
     """There s = 0 and the reference returns NaN (0/0); the divergence has the limit 0 log 0 = 0."""
     case = load("text/mdlm_loss")
     for steps in numbers_of_steps(case):
-        t = discretise(torch.zeros(len(case["in.t"]), dtype=torch.float64), steps)
+        t = discretize(torch.zeros(len(case["in.t"]), dtype=torch.float64), steps)
         # Everything hidden is revealed in this step: the weight is T.
         loss = loss_with(case, Discrete(Linear(), steps).weights(t))
         torch.testing.assert_close(loss.per_token, steps * loss.cross_entropy)

@@ -18,7 +18,7 @@ from partita.methods.ddpm import DDPM, bits_per_dimension
 from partita.methods.diffusion_lm import Diffused
 from partita.processes.gaussian import (
     GAUSSIAN_SCHEDULES,
-    discretised_nats,
+    discretized_nats,
     make_process,
     normal_nats,
     wide,
@@ -168,7 +168,7 @@ def test_the_decoder_is_a_law_of_pixels(levels, deviation):
     """Eq. 13: masses of a normal on the bins, which sum to 1; also far out in the tails."""
     x = torch.linspace(-1, 1, levels, dtype=torch.float64)[:, None]
     for mean in (-0.999, 0.2, 1.7):
-        nats = discretised_nats(
+        nats = discretized_nats(
             x, torch.full_like(x, mean), torch.full_like(x, deviation**2), levels
         )
         assert bool(torch.isfinite(nats).all())
@@ -183,7 +183,7 @@ def test_the_decoder_is_a_law_of_pixels(levels, deviation):
 
 def test_the_decoder_has_gradients_everywhere():
     mean = torch.tensor([[-3.0], [0.0], [3.0]], requires_grad=True)
-    discretised_nats(
+    discretized_nats(
         torch.tensor([[1.0], [-1.0], [0.0]]), mean, torch.full((3, 1), 1e-4), 256
     ).sum().backward()
     assert bool(torch.isfinite(mean.grad).all())

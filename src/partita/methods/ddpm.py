@@ -32,7 +32,7 @@ from partita.processes.gaussian import (
     GaussianProcess,
     State,
     Steps,
-    discretised_nats,
+    discretized_nats,
     gaussian,
     make_process,
     normal_nats,
@@ -174,7 +174,7 @@ class DDPM(nn.Module):
         variance = self.process.lost(one - 1, one) if self.variance == "large" else small
         spread = wide(variance, x_0)
         if self.levels is not None:
-            return discretised_nats(x_0, mean, spread, self.levels)
+            return discretized_nats(x_0, mean, spread, self.levels)
         return ((x_0 - mean) ** 2 / spread + torch.log(2 * math.pi * spread)) / 2
 
 

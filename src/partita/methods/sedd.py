@@ -173,7 +173,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 
     # Scores -------------------------------------------------------------------------------------
 
-    def parameterise(
+    def parameterize(
         self, output: Float[Tensor, "*n C"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n C"]:
         """The network's output as log s(x)_y; 0 at y = x if there is such an entry."""
@@ -215,7 +215,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         output = self.network(
             x, queries=queries, scalar=scalar[self.conditioning], label=label, **options
         )
-        return self.parameterise(output, x[queries.rows, queries.positions], sigma[queries.rows])
+        return self.parameterize(output, x[queries.rows, queries.positions], sigma[queries.rows])
 
     # The loss -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from partita.contracts.layouts import Layout
 from partita.networks.attention import attend
 from partita.networks.kind_options import PartitionOptions
-from partita.networks.layers import NORMS, Rotary, normalised, on_grid, sinusoid
+from partita.networks.layers import NORMS, Rotary, normalized, on_grid, sinusoid
 from partita.networks.options import TransformerConfig
 
 QUERY_MLP_RATIO = 4
@@ -33,7 +33,7 @@ class GroupSwap(nn.Module):
         self, config: TransformerConfig, options: PartitionOptions, width: int, heads: int
     ) -> None:
         super().__init__()
-        self.mode, self.heads, self.qk_norm = options.queries, heads, config.normalises
+        self.mode, self.heads, self.qk_norm = options.queries, heads, config.query_key_norm
         self.length, self.columns = config.length, config.grid
         self.base = nn.Parameter(torch.randn(width))
         self.norm = NORMS["affine"](width)
@@ -104,7 +104,7 @@ class GroupSwap(nn.Module):
     ) -> Float[Tensor, "*q W"]:
         query = start.view(*start.shape[:-1], self.heads, start.shape[-1] // self.heads)
         key, value = self.key_value(memory).unflatten(-1, (2, self.heads, -1)).unbind(-3)
-        query, key = normalised(query, key, self.qk_norm)
+        query, key = normalized(query, key, self.qk_norm)
         query, key = rotary.rotate(query), memory_rotary.rotate(key)
         swapped: Tensor = self.out(attend(query, key, value, layout).flatten(-2))
         return swapped

@@ -109,7 +109,7 @@ class TransformerConfig(TransformerOptions, NetworkConfig):
         return self.vocab_size if self.output_size is None else self.output_size
 
     @property
-    def normalises(self) -> QKNorm | None:
+    def query_key_norm(self) -> QKNorm | None:
         """How queries and keys are normalized; None if they are not."""
         return QKNorm(self.qk_norm_over, self.qk_scale) if self.qk_norm else None
 

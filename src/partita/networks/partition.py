@@ -28,7 +28,7 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.packed import PackedBatch, indices_of, unsorted
 from partita.contracts.shapes import Marks
 from partita.networks.base import PartitionNetwork
-from partita.networks.blocks import Block, CrossBlock, initialise
+from partita.networks.blocks import Block, CrossBlock, initialize
 from partita.networks.conditions import Condition, RowCondition
 from partita.networks.group_swap import GroupSwap
 from partita.networks.kind_options import PartitionOptions
@@ -50,7 +50,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
         self.swap = GroupSwap(config, self.options, width, heads)
         self.decoder = nn.ModuleList(CrossBlock(config, width, heads) for _ in range(depth))
         self._head_widths = config.width // config.heads, width // heads
-        initialise([*self.encoder, self.swap, *self.decoder], config.depth)
+        initialize([*self.encoder, self.swap, *self.decoder], config.depth)
         for name, parameter in self.swap.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from partita.contracts.layouts import DENSE
 from partita.contracts.shapes import RowTimes
 from partita.errors import require, require_int
-from partita.networks.blocks import Block, initialise
+from partita.networks.blocks import Block, initialize
 from partita.networks.layers import Conditioning, Rotary, modulate, zero_linear
 from partita.networks.options import TransformerConfig
 
@@ -117,7 +117,7 @@ class UNet(nn.Module):
             dropout=dropout,
         )
         self.attention = Block(config)
-        initialise([self.attention], 1)
+        initialize([self.attention], 1)
         self.norm_out = nn.GroupNorm(GROUPS, widths[0])
         self.leave = nn.Conv2d(widths[0], channels, 3, padding=1)
         zero_convolution(self.leave)

@@ -13,7 +13,7 @@ from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.contracts.shapes import LogProbs
 from partita.errors import require_int
 from partita.networks.base import AnyNetwork
-from partita.networks.blocks import Block, initialise
+from partita.networks.blocks import Block, initialize
 from partita.networks.layers import Rotary
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.trunk import Trunk
@@ -53,7 +53,7 @@ class VectorTransformer(Trunk, VectorNetwork):
         self.dimensions = dimensions
         self.embed = nn.Linear(dimensions, config.width)  # type: ignore[assignment]
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        initialise(self.blocks, config.depth)
+        initialize(self.blocks, config.depth)
         self._add_head(config.width)
         nn.init.normal_(self.embed.weight, std=dimensions**-0.5)  # as the inputs have variance 1
 

@@ -55,7 +55,7 @@ from partita.processes.draws import (
 )
 from partita.randomness import Noise
 from partita.registry import Registry, check_options
-from partita.schedules import Schedule, discretise
+from partita.schedules import Schedule, discretize
 
 offer_old_names(__name__)
 
@@ -158,7 +158,7 @@ class Discrete(Corruption):
         require_int(self.steps, "steps")
 
     def draw(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Corrupted:
-        t = discretise(even_times(noise, step, batch), self.steps)
+        t = discretize(even_times(noise, step, batch), self.steps)
         masked = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
         return Corrupted(masked, self.weights(t)[:, None].expand(is_token.shape), t)
 
