@@ -69,12 +69,9 @@ class PackedLayout:
         if longest is None or readable(ends):
             actual = int(offsets.diff().max()) if stops.numel() else 0
             longest = actual if longest is None else longest
-            require(
-                longest >= actual,
-                "longest",
-                f"is {longest}, but a document has {actual} tokens",
-                "leave it out, or give the length of a row",
-            )
+            problem = f"is {longest}, but a document has {actual} tokens"
+            remedy = "leave it out, or give the length of a row"
+            require(longest >= actual, "longest", problem, remedy)
         return PackedLayout(offsets, offsets, longest, longest, within_rows=True)
 
     @property
@@ -93,11 +90,8 @@ class PackedLayout:
         if not readable(self.cu_seqlens_q):
             return
         held = int(self.cu_seqlens_q[-1])
-        require(
-            held == tokens.numel(),
-            "layout",
-            f"its sequences hold {held} tokens, but there are {tokens.numel()}",
-        )
+        problem = f"its sequences hold {held} tokens, but there are {tokens.numel()}"
+        require(held == tokens.numel(), "layout", problem)
 
     def sequence_ids(self) -> Int[Tensor, "N"]:
         """The index of each packed query's sequence."""

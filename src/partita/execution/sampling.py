@@ -105,12 +105,9 @@ def reveal(
                 context.report(step, steps, before, rows, positions)
         state.tokens.copy_(torch.where(plan >= 0, program.buffers.by_row, state.tokens))
         broken = int(program.buffers.broken)
-    require(
-        not broken,
-        "logits",
-        "a prediction holds a NaN, an infinity or no possible token",
-        "the network's weights or inputs are broken",
-    )
+    problem = "a prediction holds a NaN, an infinity or no possible token"
+    remedy = "the network's weights or inputs are broken"
+    require(not broken, "logits", problem, remedy)
     state.revealed |= plan >= 0
     return state.tokens
 

@@ -175,11 +175,8 @@ def _bound_corruption(method: MaskedMethod, corruption: str | Corruption | None)
         if corruption is None
         else make_corruption(corruption, method.schedule)
     )
-    require(
-        chosen.bound,
-        "corruption",
-        f"the weights of {type(chosen).__name__} are not those of a bound",
-        "leave it out, or use 'subset', 'continuous' or 'discrete'",
-    )
+    problem = f"the weights of {type(chosen).__name__} are not those of a bound"
+    remedy = "leave it out, or use 'subset', 'continuous' or 'discrete'"
+    require(chosen.bound, "corruption", problem, remedy)
     method.check_corruption(chosen)
     return chosen

@@ -82,12 +82,9 @@ def profile(
 
 def require_profiled(method: object) -> None:
     """Raise an InputError unless the method is a masked one, whose bound is such an area."""
-    require(
-        isinstance(method, MaskedMethod),
-        "profile",
-        f"there is none of {type(method).__name__}",
-        "it is for mdlm, mdlm-complementary, md4, maskgit and pgm",
-    )
+    problem = f"there is none of {type(method).__name__}"
+    remedy = "it is for mdlm, mdlm-complementary, md4, maskgit and pgm"
+    require(isinstance(method, MaskedMethod), "profile", problem, remedy)
 
 
 def _shares(noise: Noise, step: int, level: int, levels: int) -> Float64[Tensor, "B"]:

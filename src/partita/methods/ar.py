@@ -47,12 +47,9 @@ class AR(nn.Module, TextMethod, CausalModel):
 
     def __init__(self, network: CausalTransformer, *, start_id: int | None = None) -> None:
         super().__init__()
-        require(
-            isinstance(network, CausalTransformer),
-            "network",
-            f"AR needs a CausalTransformer, got {type(network).__name__}",
-            "a network that looks ahead would read the answers",
-        )
+        problem = f"AR needs a CausalTransformer, got {type(network).__name__}"
+        remedy = "a network that looks ahead would read the answers"
+        require(isinstance(network, CausalTransformer), "network", problem, remedy)
         self.network = network
         self.start_id = network.config.vocab_size - 1 if start_id is None else start_id
 

@@ -75,12 +75,9 @@ def check_batch(batch: Batch, model: Model) -> Batch:
     given = type(batch).__name__
     problem, remedy = f"must be a Batch, got {given}", "give partita.Batch.of(tokens)"
     require(isinstance(batch, Batch), "batch", problem, remedy)
-    require(
-        batch.tokens.shape[1] <= model.length,
-        "tokens",
-        f"sequences of {batch.tokens.shape[1]} are longer than the model's {model.length}",
-        "cut them, or build a longer network",
-    )
+    problem = f"sequences of {batch.tokens.shape[1]} are longer than the model's {model.length}"
+    remedy = "cut them, or build a longer network"
+    require(batch.tokens.shape[1] <= model.length, "tokens", problem, remedy)
     if not readable(batch.tokens):
         return batch
     real = batch.tokens if batch.is_token is None else batch.tokens[batch.is_token]
@@ -94,14 +91,8 @@ def check_ids(real: Tensor, model: Model, argument: str) -> None:
     if real.numel() == 0:
         return
     low, high = int(real.min()), int(real.max())
-    require(
-        low >= 0 and high < model.vocab_size,
-        argument,
-        f"ids must lie in 0..{model.vocab_size - 1}, got {low}..{high}",
-    )
-    require(
-        not bool((real == model.mask_id).any()),
-        argument,
-        f"holds the mask token ({model.mask_id}) as if it were a real one",
-        "mark it as unknown instead" if argument == "prompt" else "",
-    )
+    problem = f"ids must lie in 0..{model.vocab_size - 1}, got {low}..{high}"
+    require(low >= 0 and high < model.vocab_size, argument, problem)
+    problem = f"holds the mask token ({model.mask_id}) as if it were a real one"
+    remedy = "mark it as unknown instead" if argument == "prompt" else ""
+    require(not bool((real == model.mask_id).any()), argument, problem, remedy)

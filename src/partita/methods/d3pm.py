@@ -128,11 +128,8 @@ class D3PM(nn.Module, TextMethod, Chain):
         options = betas_options or {}
         self.transition = make_transition(transition, self.mask_id, betas, steps, **options)
         real, size = self.transition.tokens, self.transition.size
-        require(
-            real == self.mask_id and size <= real + 1,
-            "transition",
-            f"is over {size} states, but there are {self.mask_id} tokens and a mask",
-        )
+        problem = f"is over {size} states, but there are {self.mask_id} tokens and a mask"
+        require(real == self.mask_id and size <= real + 1, "transition", problem)
         if hybrid is None:
             hybrid = HYBRID if isinstance(self.transition, Absorbing) else 0.0
         require_number(hybrid, "hybrid")

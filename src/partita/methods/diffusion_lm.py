@@ -93,12 +93,9 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         only their directions are learned.
         """
         super().__init__()
-        require(
-            isinstance(network, VectorNetwork),
-            "network",
-            f"{type(network).__name__} does not read vectors",
-            "use VectorTransformer",
-        )
+        problem = f"{type(network).__name__} does not read vectors"
+        remedy = "use VectorTransformer"
+        require(isinstance(network, VectorNetwork), "network", problem, remedy)
         self.network = network
         self.process = make_process(schedule, steps)
         self.embed = nn.Embedding(network.config.outputs, network.dimensions)

@@ -124,12 +124,9 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
             f"must be one of the network's input ids 0..{self._ids - 1}{after}, "
             f"got {self.mask_id!r}",
         )
-        require(
-            not self.timed or self.network.config.time,
-            "conditioning",
-            f"is {self.conditioning!r}, but the network is not told the time",
-            "build it with TransformerConfig(time=True), or pass conditioning='none'",
-        )
+        problem = f"is {self.conditioning!r}, but the network is not told the time"
+        remedy = "build it with TransformerConfig(time=True), or pass conditioning='none'"
+        require(not self.timed or self.network.config.time, "conditioning", problem, remedy)
 
     def check_corruption(self, corruption: Corruption) -> None:
         """Refuse a corruption without a time if the network is conditioned on the time."""
@@ -141,21 +138,15 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         )
 
     def _check_conditioning(self) -> None:
-        require(
-            self.conditioning in ("none", "time", "sigma"),
-            "conditioning",
-            f"unknown name {self.conditioning!r}",
-            "known: none, sigma, time",
-        )
+        problem = f"unknown name {self.conditioning!r}"
+        remedy = "known: none, sigma, time"
+        require(self.conditioning in ("none", "time", "sigma"), "conditioning", problem, remedy)
         self.check_corruption(self.corruption)
         one = torch.ones((), dtype=torch.float64, device="cpu")  # also where a network is on "meta"
         end = float(self.schedule.alpha(one))
-        require(
-            self.conditioning != "sigma" or end > 0,
-            "conditioning",
-            "sigma = -log alpha is infinite at t = 1 under this schedule",
-            "use conditioning='time', or a reference schedule such as 'mdlm:loglinear'",
-        )
+        problem = "sigma = -log alpha is infinite at t = 1 under this schedule"
+        remedy = "use conditioning='time', or a reference schedule such as 'mdlm:loglinear'"
+        require(self.conditioning != "sigma" or end > 0, "conditioning", problem, remedy)
 
     @property
     def length(self) -> int:

@@ -112,21 +112,15 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 
     def _check(self) -> None:
         end = float(self.schedule.alpha(torch.ones((), dtype=torch.float64, device="cpu")))
-        require(
-            end > 0,
-            "schedule",
-            "ends at alpha = 0, where sigma = -log alpha is infinite and scores are 0",
-            "use a schedule that stops before, such as 'mdlm:loglinear' or 'mdlm:geometric'",
-        )
+        problem = "ends at alpha = 0, where sigma = -log alpha is infinite and scores are 0"
+        remedy = "use a schedule that stops before, such as 'mdlm:loglinear' or 'mdlm:geometric'"
+        require(end > 0, "schedule", problem, remedy)
         known = self.conditioning in CONDITIONINGS
         problem, hint = f"unknown name {self.conditioning!r}", f"known: {', '.join(CONDITIONINGS)}"
         require(known, "conditioning", problem, hint)
-        require(
-            not self.timed or self.network.config.time,
-            "conditioning",
-            f"is {self.conditioning!r}, but the network is not told the time",
-            "build it with TransformerConfig(time=True), or pass conditioning='none'",
-        )
+        problem = f"is {self.conditioning!r}, but the network is not told the time"
+        remedy = "build it with TransformerConfig(time=True), or pass conditioning='none'"
+        require(not self.timed or self.network.config.time, "conditioning", problem, remedy)
 
     @classmethod
     def build(

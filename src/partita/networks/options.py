@@ -98,11 +98,8 @@ class TransformerConfig(TransformerOptions, NetworkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int(self.vocab_size, "network.vocab_size", 2)
-        require(
-            1 <= self.outputs <= self.vocab_size,
-            "network.output_size",
-            f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}",
-        )
+        problem = f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}"
+        require(1 <= self.outputs <= self.vocab_size, "network.output_size", problem)
 
     @property
     def outputs(self) -> int:

@@ -32,12 +32,8 @@ class Dense(Transition):
         super().__init__(tokens, size, steps)
         few = "use absorbing or uniform, which have closed forms, or fewer steps"
         require(steps <= MOST_STEPS, "transition", f"{steps} dense matrices take too long", few)
-        require(
-            steps * size**2 <= LARGEST_TABLE,
-            "transition",
-            f"{steps} dense matrices of {size} states take {steps * size**2 / 2**27:.0f} GiB",
-            few,
-        )
+        problem = f"{steps} dense matrices of {size} states take {steps * size**2 / 2**27:.0f} GiB"
+        require(steps * size**2 <= LARGEST_TABLE, "transition", problem, few)
         self._products: list[Tensor] = []
 
     @abstractmethod
@@ -130,11 +126,10 @@ class Own(Dense):
             f"matrices must be [T, K, K] or [K, K], got {list(matrices.shape)}",
         )
         alone = matrices.ndim == 2
+        problem = "says how often a single matrix is used" if alone else "are as many as matrices"
+        remedy = "give it" if alone else "leave it out"
         require(
-            steps is not None if alone else steps in (None, len(matrices)),
-            "steps",
-            "says how often a single matrix is used" if alone else "are as many as matrices",
-            "give it" if alone else "leave it out",
+            steps is not None if alone else steps in (None, len(matrices)), "steps", problem, remedy
         )
         table = matrices.to("cpu", torch.float64).view(-1, *matrices.shape[-2:])
         sums = table.sum(-1, keepdim=True)

@@ -49,11 +49,8 @@ def blocks(
     limit = context.model.length
     block_length = min(32, limit) if block_length is None else block_length
     require_int(block_length, "block_length")
-    require(
-        block_length <= limit,
-        "block_length",
-        f"must lie between 1 and the model's length {limit}, got {block_length}",
-    )
+    problem = f"must lie between 1 and the model's length {limit}, got {block_length}"
+    require(block_length <= limit, "block_length", problem)
     fill = partial(_inner(inner), **options)
     if "steps" in inspect.signature(fill).parameters:
         fill = partial(fill, steps=options.get("steps", block_length))

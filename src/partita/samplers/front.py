@@ -61,12 +61,9 @@ def sample(
     `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
     """
     decoding = Decoding(temperature, top_k, top_p)
-    require(
-        isinstance(model, Model),
-        "model",
-        f"{type(model).__name__} is no method",
-        "wrap a network in one such as MDLM; a loaded model has its own `sample`, and `method`",
-    )
+    problem = f"{type(model).__name__} is no method"
+    remedy = "wrap a network in one such as MDLM; a loaded model has its own `sample`, and `method`"
+    require(isinstance(model, Model), "model", problem, remedy)
     name = default_sampler(model.family) if sampler is None else sampler
     chosen = _fitting(model, name)
     _check_options(name, chosen, options)
@@ -133,12 +130,9 @@ def check_sampling(model: Model, sampler: str | None, options: dict[str, Any]) -
 
 def _fitting(model: Model, name: str) -> Sampler:
     chosen = SAMPLERS[name]
-    require(
-        chosen.family == model.family,
-        "sampler",
-        f"{name!r} does not fit a {model.family} model",
-        f"these do: {', '.join(fitting_samplers(model.family))}",
-    )
+    problem = f"{name!r} does not fit a {model.family} model"
+    remedy = f"these do: {', '.join(fitting_samplers(model.family))}"
+    require(chosen.family == model.family, "sampler", problem, remedy)
     return chosen
 
 
@@ -209,12 +203,9 @@ def _growing(
 def _repeated(prompt: Prompt, count: int | None) -> Prompt:
     """The prompt with one row per sample."""
     rows = prompt.tokens.shape[0]
-    require(
-        count is None or rows in (1, count),
-        "count",
-        f"is {count}, but the prompt has {rows} rows",
-        "give one row, or as many as samples",
-    )
+    problem = f"is {count}, but the prompt has {rows} rows"
+    remedy = "give one row, or as many as samples"
+    require(count is None or rows in (1, count), "count", problem, remedy)
     return prompt.expand(count) if rows == 1 and count is not None else prompt
 
 
@@ -228,12 +219,9 @@ def _check_prompt(prompt: Prompt, model: Model) -> None:
 
 def _check_length(model: Model, argument: str, length: int, slides: bool) -> None:
     beyond = ", or use the sampler blocks, which goes beyond" if isinstance(model, Denoiser) else ""
-    require(
-        slides or length <= model.length,
-        argument,
-        f"{length} positions are more than the model's {model.length}",
-        f"shorten it{beyond}",
-    )
+    problem = f"{length} positions are more than the model's {model.length}"
+    remedy = f"shorten it{beyond}"
+    require(slides or length <= model.length, argument, problem, remedy)
 
 
 def as_labels(
@@ -243,11 +231,8 @@ def as_labels(
     if label is None:
         return None
     if isinstance(label, Tensor):
-        require(
-            label.shape == (rows,) and label.dtype == torch.int64,
-            "label",
-            f"must be a number or an int64 tensor of {rows}, one for each sequence",
-        )
+        problem = f"must be a number or an int64 tensor of {rows}, one for each sequence"
+        require(label.shape == (rows,) and label.dtype == torch.int64, "label", problem)
         return label.to(device)
     require_int(label, "label", 0)
     return torch.full((rows,), label, device=device)
