@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
@@ -20,7 +20,7 @@ from partita.contracts.packed import indices_of
 from partita.contracts.shapes import Labels, Tokens
 from partita.errors import require
 from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import CausalModel, TextMethod
+from partita.methods.contracts import CausalModel, NetworkMethod
 from partita.methods.mdlm import subs
 from partita.methods.weighing import fuses, weighted_cross_entropy
 from partita.networks.attention import KeyValueCache
@@ -31,7 +31,7 @@ from partita.randomness import Noise
 
 
 @METHODS.register("ar")
-class AR(nn.Module, TextMethod, CausalModel):
+class AR(NetworkMethod, CausalModel):
     """A causal network and its start token (the last input id by default)."""
 
     about = About(
@@ -39,6 +39,7 @@ class AR(nn.Module, TextMethod, CausalModel):
         equation="log p(x) = sum_l log p(x_l | x_<l)",
         loss="cross-entropy of the next token, the exact likelihood",
     )
+    network: CausalTransformer
     reads = "past"
     exact = True
     plain_softmax = True
@@ -62,15 +63,6 @@ class AR(nn.Module, TextMethod, CausalModel):
     def mask_id(self) -> int:
         """The id at positions that are not generated yet: the start token, never a real one."""
         return self.start_id
-
-    @property
-    def vocab_size(self) -> int:
-        return self.network.config.vocab_size
-
-    @property
-    def length(self) -> int:
-        """Longest sequence; the network reads the start token and all tokens but the last."""
-        return self.network.config.length
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         """log p(next token), with no mass on the start token."""

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.devices import readable
-from partita.errors import require
+from partita.errors import require, require_known
 from partita.methods.contracts import FAMILIES, Model, TextMethod
 from partita.moved import offer_old_names
+from partita.networks.base import AnyNetwork
 from partita.registry import Registry
+
+CONDITIONINGS = ("none", "sigma", "time")
 
 offer_old_names(__name__)
 
@@ -84,6 +87,14 @@ def check_batch(batch: Batch, model: Model) -> Batch:
     require(real.numel() > 0, "is_token", "marks no token as real")
     check_ids(real, model, "tokens")
     return batch
+
+
+def check_conditioning(conditioning: str, network: AnyNetwork) -> None:
+    """Refuse an unknown name, or a network that is not conditioned on the time."""
+    require_known(conditioning, "conditioning", CONDITIONINGS)
+    problem = f"is {conditioning!r}, but the network is not told the time"
+    remedy = "build it with TransformerConfig(time=True), or pass conditioning='none'"
+    require(conditioning == "none" or network.config.time, "conditioning", problem, remedy)
 
 
 def check_ids(real: Tensor, model: Model, argument: str) -> None:

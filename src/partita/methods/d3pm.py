@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
@@ -34,9 +34,9 @@ from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
 from partita.contracts.packed import indices_of
 from partita.contracts.shapes import Labels, LogProbs, RowSteps, RowTimes, Tokens
-from partita.errors import require, require_number
+from partita.errors import require, require_known, require_number
 from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import Chain, TextMethod
+from partita.methods.contracts import Chain, NetworkMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.base import Network, check_bidirectional, check_timed
@@ -82,7 +82,7 @@ def reverse(
 
 
 @METHODS.register("d3pm")
-class D3PM(nn.Module, TextMethod, Chain):
+class D3PM(NetworkMethod, Chain):
     """A network that predicts clean tokens, and the Markov chain that it reverses.
 
     For every transition the network's last input id is the mask, which also stands for padding.
@@ -103,6 +103,7 @@ class D3PM(nn.Module, TextMethod, Chain):
             "options.last_step": "posterior (the default) or prediction",
         },
     )
+    network: Network
     mask_id: int
 
     def __init__(
@@ -133,8 +134,7 @@ class D3PM(nn.Module, TextMethod, Chain):
         if hybrid is None:
             hybrid = HYBRID if isinstance(self.transition, Absorbing) else 0.0
         require_number(hybrid, "hybrid")
-        problem, known = f"unknown name {last_step!r}", ", ".join(LAST_STEPS)
-        require(last_step in LAST_STEPS, "last_step", problem, f"known: {known}")
+        require_known(last_step, "last_step", LAST_STEPS)
         self.hybrid, self.last_step = hybrid, last_step
 
     @classmethod
@@ -163,14 +163,6 @@ class D3PM(nn.Module, TextMethod, Chain):
         )
 
     @property
-    def length(self) -> int:
-        return self.network.config.length
-
-    @property
-    def vocab_size(self) -> int:
-        return self.network.config.vocab_size
-
-    @property
     def steps(self) -> int:
         """T."""
         return self.transition.steps
@@ -180,9 +172,8 @@ class D3PM(nn.Module, TextMethod, Chain):
     ) -> LogProbs:
         """log p~(x | z_t) without the mask; the network is conditioned on t / T."""
         queries = indices_of(None, z)
-        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = (TIME_SCALE * t.double() / self.steps).float()
-        logits = self.network(z, queries=queries, scalar=scalar, label=label, **options)
+        logits = self.logits(z, layout, queries=queries, scalar=scalar, label=label)
         return subs(logits, self.mask_id)[:, : self.mask_id].view(*z.shape, -1)
 
     # The loss -------------------------------------------------------------------------------------

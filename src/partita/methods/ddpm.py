@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from partita.contracts.shapes import Labels
-from partita.errors import require, require_int
+from partita.errors import require, require_int, require_known
 from partita.processes.draws import even_steps
 from partita.processes.gaussian import (
     GaussianProcess,
@@ -68,12 +68,8 @@ class DDPM(nn.Module):
         super().__init__()
         self.network = network
         self.process = make_process(schedule, steps)
-        for name, value, known in (
-            ("prediction", prediction, PREDICTIONS),
-            ("variance", variance, VARIANCES),
-        ):
-            hint = f"known: {', '.join(known)}"
-            require(value in known, name, f"unknown name {value!r}", hint)
+        require_known(prediction, "prediction", PREDICTIONS)
+        require_known(variance, "variance", VARIANCES)
         if levels is not None:
             require_int(levels, "levels", 2)
         self.prediction, self.variance, self.levels = prediction, variance, levels

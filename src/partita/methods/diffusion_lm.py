@@ -36,7 +36,7 @@ from partita.contracts.loss import Loss
 from partita.contracts.shapes import Labels, LogProbs, RowSteps
 from partita.errors import require
 from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import EmbeddingModel, TextMethod
+from partita.methods.contracts import EmbeddingModel, NetworkMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
@@ -59,7 +59,7 @@ class Diffused(NamedTuple):
 
 
 @METHODS.register("ddpm")
-class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
+class EmbeddingDDPM(NetworkMethod, EmbeddingModel):
     """Gaussian diffusion of token embeddings; the network predicts tokens from noisy vectors."""
 
     about = About(
@@ -76,7 +76,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         },
     )
     reads = "vectors"
-
+    network: VectorNetwork
     process: GaussianProcess
 
     def __init__(
@@ -121,10 +121,6 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         sizes = {"vocab_size": tokens, "time": True, "dimensions": dimensions}
         reader = new_network(network, cls.reads, **sizes)
         return cls(reader, schedule=process, learned=learned)
-
-    @property
-    def length(self) -> int:
-        return self.network.config.length
 
     @property
     def tokens(self) -> int:

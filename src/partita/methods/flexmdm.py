@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
@@ -42,7 +42,7 @@ from partita.contracts.shapes import Labels, Marks, RowTimes
 from partita.devices import readable
 from partita.errors import naming, require
 from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import FlexibleModel, TextMethod
+from partita.methods.contracts import FlexibleModel, NetworkMethod
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.flexible import Answer, FlexibleTransformer
@@ -79,7 +79,7 @@ class Terms(NamedTuple):
 
 
 @METHODS.register("flexmdm")
-class FlexMDM(nn.Module, TextMethod, FlexibleModel):
+class FlexMDM(NetworkMethod, FlexibleModel):
     """Masked diffusion for texts of any length: predicts hidden tokens and missing counts."""
 
     about = About(
@@ -94,6 +94,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         },
     )
     reads = "growing"
+    network: FlexibleTransformer
     process: Interpolant
     default_rows = "padded"
     reads_padding = False
@@ -138,15 +139,6 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         sizes = {"vocab_size": tokens + 2, "output_size": tokens, "time": True, "gaps": gaps}
         chosen = make_schedule(schedule or "linear", **(schedule_options or {}))
         return cls(new_network(network, cls.reads, **sizes), schedule=chosen, insertion=insertion)
-
-    @property
-    def length(self) -> int:
-        """Longest text."""
-        return self.network.config.length
-
-    @property
-    def vocab_size(self) -> int:
-        return self.network.config.vocab_size
 
     @property
     def mask_id(self) -> int:

@@ -54,7 +54,7 @@ from partita.contracts.loss import Loss
 from partita.contracts.shapes import Labels, LogProbs, Marks, RowTimes, Tokens
 from partita.errors import require, require_positive
 from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import Chain, TextMethod
+from partita.methods.contracts import Chain, NetworkMethod
 from partita.methods.inference import hidden_queries, queries_everywhere
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional, check_timed
@@ -91,7 +91,7 @@ def surplus(
 
 
 @METHODS.register("genmd4")
-class GenMD4(nn.Module, TextMethod, Chain):
+class GenMD4(NetworkMethod, Chain):
     """Masked diffusion with a learned masking schedule for every token of the vocabulary."""
 
     about = About(
@@ -103,8 +103,6 @@ class GenMD4(nn.Module, TextMethod, Chain):
         },
     )
     network: Network
-    length: int
-    vocab_size: int
     mask_id: int
     passes = 2
     recordable = True
@@ -120,11 +118,9 @@ class GenMD4(nn.Module, TextMethod, Chain):
             require(0 <= value < 1, f"schedule.{name}", f"must lie in [0, 1), got {value}")
         self.network, self.eps, self.t1 = network, eps, t1
         self._check_network()
-        config = network.config
-        self.length, self.vocab_size = config.length, config.vocab_size
-        self.mask_id = config.outputs
+        self.mask_id = network.config.outputs
         raw = exponent + math.log(-math.expm1(-exponent))  # inverse softplus, without overflow
-        self.raw = nn.Parameter(torch.full((config.outputs,), raw))
+        self.raw = nn.Parameter(torch.full((self.mask_id,), raw))
 
     @classmethod
     def build(
@@ -214,9 +210,8 @@ class GenMD4(nn.Module, TextMethod, Chain):
         self, z: Tensor, queries: Queries, time: Tensor, label: Tensor | None, layout: Layout
     ) -> Tensor:
         """log mu_theta(z_t, t) at the queried positions, in float32 or better."""
-        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = (TIME_SCALE * time).float()
-        logits = self.network(z, queries=queries, scalar=scalar, label=label, **options)
+        logits = self.logits(z, layout, queries=queries, scalar=scalar, label=label)
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
     # The loss ------------------------------------------------------------------------------------

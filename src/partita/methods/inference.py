@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import DENSE, Layout, Queries
+from partita.contracts.layouts import Layout, Queries
 from partita.contracts.packed import indices_of
 from partita.contracts.shapes import Labels, Marks, RowTimes, Tokens
 from partita.devices import readable
@@ -46,8 +46,7 @@ def query_hidden(
         output: Tensor = method.network(tokens, seen, layout=layout, **given)
     else:
         z = torch.where(revealed, tokens, method.mask_id)
-        given |= {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
-        output = method.network(z, scalar=method.scalar(time), **given)
+        output = method.logits(z, layout, scalar=method.scalar(time), **given)
     return output
 
 

@@ -18,8 +18,8 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.contracts.shapes import Indices, Labels, Marks, RowTimes, Tokens
 from partita.errors import InputError, require
-from partita.methods.base import check_batch
-from partita.methods.contracts import Denoiser, TextMethod
+from partita.methods.base import check_batch, check_conditioning
+from partita.methods.contracts import Denoiser, NetworkMethod
 from partita.methods.inference import hidden_queries, queries_everywhere, query_hidden
 from partita.methods.weighing import weighted_cross_entropy
 from partita.moved import old_keywords
@@ -33,8 +33,15 @@ from partita.schedules import Schedule, make_schedule
 
 TIME_SCALE = 1000.0  # sinusoidal embeddings resolve steps of about 1, so t in [0, 1] is scaled up
 
+CHOICES = {
+    "schedule": "alpha(t); see the list of schedules",
+    "corruption": "how tokens are hidden and weighted; see the list of corruptions",
+    "conditioning": "what the network is conditioned on: none, time or sigma",
+}
+"""The options of most masked methods."""
 
-class MaskedMethod(nn.Module, TextMethod, Denoiser):
+
+class MaskedMethod(NetworkMethod, Denoiser):
     """A network that predicts hidden tokens, and the corruption that hides them in training.
 
     A subclass defines its parameterization (how logits become the prediction x_theta) and its
@@ -124,9 +131,6 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
             f"must be one of the network's input ids 0..{self._ids - 1}{after}, "
             f"got {self.mask_id!r}",
         )
-        problem = f"is {self.conditioning!r}, but the network is not told the time"
-        remedy = "build it with TransformerConfig(time=True), or pass conditioning='none'"
-        require(not self.timed or self.network.config.time, "conditioning", problem, remedy)
 
     def check_corruption(self, corruption: Corruption) -> None:
         """Refuse a corruption without a time if the network is conditioned on the time."""
@@ -138,19 +142,13 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         )
 
     def _check_conditioning(self) -> None:
-        problem = f"unknown name {self.conditioning!r}"
-        remedy = "known: none, sigma, time"
-        require(self.conditioning in ("none", "time", "sigma"), "conditioning", problem, remedy)
+        check_conditioning(self.conditioning, self.network)
         self.check_corruption(self.corruption)
         one = torch.ones((), dtype=torch.float64, device="cpu")  # also where a network is on "meta"
         end = float(self.schedule.alpha(one))
         problem = "sigma = -log alpha is infinite at t = 1 under this schedule"
         remedy = "use conditioning='time', or a reference schedule such as 'mdlm:loglinear'"
         require(self.conditioning != "sigma" or end > 0, "conditioning", problem, remedy)
-
-    @property
-    def length(self) -> int:
-        return self.network.config.length
 
     @property
     def vocab_size(self) -> int:

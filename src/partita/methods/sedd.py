@@ -38,7 +38,7 @@ from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
@@ -46,8 +46,8 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.contracts.shapes import Indices, Labels, RowTimes, Tokens
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import ScoreModel, TextMethod
+from partita.methods.base import METHODS, About, check_batch, check_conditioning
+from partita.methods.contracts import NetworkMethod, ScoreModel
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional
 from partita.networks.kinds import new_network, options_for
@@ -58,11 +58,9 @@ from partita.processes.graphs import make_graph
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
-CONDITIONINGS = ("none", "sigma", "time")
-
 
 @METHODS.register("sedd")
-class SEDD(nn.Module, TextMethod, ScoreModel):
+class SEDD(NetworkMethod, ScoreModel):
     """Score entropy discrete diffusion: a network estimates ratios of probabilities."""
 
     about = About(
@@ -76,6 +74,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
             "options.graph": "absorbing or uniform",
         },
     )
+    network: Network
     graph: Graph
     schedule: Schedule
     default_graph: ClassVar[str] = "absorbing"
@@ -115,12 +114,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         problem = "ends at alpha = 0, where sigma = -log alpha is infinite and scores are 0"
         remedy = "use a schedule that stops before, such as 'mdlm:loglinear' or 'mdlm:geometric'"
         require(end > 0, "schedule", problem, remedy)
-        known = self.conditioning in CONDITIONINGS
-        problem, hint = f"unknown name {self.conditioning!r}", f"known: {', '.join(CONDITIONINGS)}"
-        require(known, "conditioning", problem, hint)
-        problem = f"is {self.conditioning!r}, but the network is not told the time"
-        remedy = "build it with TransformerConfig(time=True), or pass conditioning='none'"
-        require(not self.timed or self.network.config.time, "conditioning", problem, remedy)
+        check_conditioning(self.conditioning, self.network)
 
     @classmethod
     def build(
@@ -147,10 +141,6 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
             schedule=chosen,
             conditioning=conditioning,
         )
-
-    @property
-    def length(self) -> int:
-        return self.network.config.length
 
     @property
     def mask_id(self) -> int:
@@ -204,11 +194,9 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         layout: Layout,
     ) -> Tensor:
         sigma = total_noise(self.schedule, time.double())
-        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = {"none": None, "sigma": sigma.float(), "time": (TIME_SCALE * time).float()}
-        output = self.network(
-            x, queries=queries, scalar=scalar[self.conditioning], label=label, **options
-        )
+        conditions = {"scalar": scalar[self.conditioning], "label": label}
+        output = self.logits(x, layout, queries=queries, **conditions)
         return self.parameterize(output, x[queries.rows, queries.positions], sigma[queries.rows])
 
     # The loss -----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from partita.errors import InputError, require, require_int, require_positive
+from partita.errors import InputError, require, require_int, require_known, require_positive
 from partita.networks.base import NetworkConfig
 from partita.networks.layers import MLPS, NORMS, QKNorm
 from partita.networks.old_names import knows_old_keywords
@@ -76,8 +76,7 @@ class TransformerOptions:
         check_heads(self.width, self.heads, "network.heads", self.grid)
         for name in ("classes", "grid", "registers"):
             require_int(getattr(self, name), f"network.{name}", 0)
-        problem, hint = f"unknown name {self.qk_norm_over!r}", f"known: {', '.join(QK_NORMS)}"
-        require(self.qk_norm_over in QK_NORMS, "network.qk_norm_over", problem, hint)
+        require_known(self.qk_norm_over, "network.qk_norm_over", QK_NORMS)
         rest = f"length {self.length} is no whole number of rows of {self.grid}"
         require(not self.grid or self.length % self.grid == 0, "network.grid", rest)
         require(0 <= self.dropout < 1, "network.dropout", f"must be in [0, 1), got {self.dropout}")

@@ -26,7 +26,14 @@ from torch import Tensor
 
 from partita.categorical import decoded, sample_categorical
 from partita.contracts.shapes import Labels, Tokens
-from partita.errors import require, require_int, require_number, require_positive, require_seed
+from partita.errors import (
+    require,
+    require_int,
+    require_known,
+    require_number,
+    require_positive,
+    require_seed,
+)
 from partita.methods.contracts import EmbeddingModel
 from partita.methods.ddpm import DDPM, VARIANCES
 from partita.moved import offer_old_names
@@ -101,8 +108,7 @@ def descend(
     require_int(repeats, "repeats")
     require_number(eta, "eta")
     require(eta <= 1, "eta", f"must lie in [0, 1], got {eta}")
-    known = f"known: {', '.join(VARIANCES)}"
-    require(variance in VARIANCES, "variance", f"unknown name {variance!r}", known)
+    require_known(variance, "variance", VARIANCES)
     period = process.steps + 1  # a repeated step has noise of its own
     for before, after in itertools.pairwise(path):
         t, s = (torch.full((len(x),), number, device=x.device) for number in (before, after))
@@ -242,8 +248,7 @@ def _fill(
 
     Rounding is "softmax" (a draw from p(w | x_1)) or "nearest" (the embedding nearest to x_0).
     """
-    known = f"known: {', '.join(ROUNDINGS)}"
-    require(rounding in ROUNDINGS, "rounding", f"unknown name {rounding!r}", known)
+    require_known(rounding, "rounding", ROUNDINGS)
     model, process = context.model, context.model.process
     path = visited(process.steps, steps)
     require_int(repeats, "repeats")

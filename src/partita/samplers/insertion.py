@@ -34,7 +34,7 @@ from torch import Tensor
 
 from partita.contracts.packed import PackedBatch
 from partita.contracts.shapes import Marks, Tokens
-from partita.errors import require, require_int, require_positive
+from partita.errors import require, require_int, require_known, require_positive
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
 from partita.randomness import Purpose
@@ -58,10 +58,8 @@ class RevealOrder:
     window: float | None
 
     def __post_init__(self) -> None:
-        if self.confidence not in (None, POSITION):
-            known = ", ".join(sorted([POSITION, *CONFIDENCES]))
-            problem = f"unknown name {self.confidence!r}"
-            require(self.confidence in CONFIDENCES, "confidence", problem, f"known: {known}")
+        if self.confidence is not None:
+            require_known(self.confidence, "confidence", sorted([POSITION, *CONFIDENCES]))
         if self.window is not None:
             require_positive(self.window, "window")
             problem = "lets masks compete, but nothing is compared"
