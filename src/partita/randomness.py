@@ -107,6 +107,10 @@ class Noise:
         samples = self.samples[:, None].expand(-1, positions.shape[1])
         return self._uniform(purpose, step, samples, positions.expand_as(samples))
 
+    def uniforms(self, purpose: Purpose, step: int, length: int) -> Float64[Tensor, "B {length}"]:
+        """53-bit uniforms in [0, 1) for positions 0 to length - 1 of each sample."""
+        return self.uniform(purpose, step, torch.arange(length, device=self.samples.device)[None])
+
     def uniform_at(
         self,
         purpose: Purpose,

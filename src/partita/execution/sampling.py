@@ -83,11 +83,10 @@ def reveal(
         torch.no_grad(),
         _program(model, guidance, state, len(table.steps), context.decoding, compiled) as program,
     ):
-        where = torch.arange(plan.shape[1], device=plan.device)[None]
         program.buffers.set(
             torch.where(seen, state.tokens, model.mask_id),
             table,
-            context.noise.uniform(Purpose.TOKEN, 0, where),
+            context.noise.uniforms(Purpose.TOKEN, 0, plan.shape[1]),
             _scalars(model, table),
             label,
         )
@@ -175,9 +174,7 @@ def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Kept
     copies = _KEPT.setdefault(model, {})
     held = copies.get((dtype, compiled))
     if held is None or held.form != form:
-        with torch.inference_mode(
-            False
-        ):  # tensors made in inference mode cannot be written outside
+        with torch.inference_mode(False):  # its tensors could not be written outside
             copied = _inference_copy(network, dtype, compiled)
             held = KeptPrograms(copied, pad_in_place(copied.head), form, Memory(device))
         copies[dtype, compiled] = held

@@ -182,8 +182,7 @@ class D3PM(NetworkMethod, Chain):
         """Draw a step t for each row, evenly over 1..T, and z_t from q(z_t | x); eq. 5 at t."""
         batch = check_batch(batch, self).padded_with(0)
         t = even_steps(noise, step, batch.size, self.steps)
-        positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
-        u = noise.uniform(Purpose.MASK, step, positions)
+        u = noise.uniforms(Purpose.MASK, step, batch.tokens.shape[1])
         return self.loss_given(batch, Noised(self.transition.draw(batch.tokens, t, u), t))
 
     def loss_given(self, batch: Batch, drawn: Noised) -> Loss:

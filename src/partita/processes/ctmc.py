@@ -90,7 +90,7 @@ class Graph(ABC):
     ) -> Int64[Tensor, "B L"]:
         """Draw z_t given x_0; padding is unchanged."""
         probabilities = self.flow(one_hot(x0, self.states), sigma[:, None].expand(x0.shape))
-        u = noise.uniform(Purpose.TOKEN, step, torch.arange(x0.shape[1], device=x0.device)[None])
+        u = noise.uniforms(Purpose.TOKEN, step, x0.shape[1])
         total = probabilities.cumsum(-1)
         drawn = (total <= u[..., None] * total[..., -1:]).sum(-1).clamp(max=self.states - 1)
         return torch.where(is_token, drawn, x0)

@@ -39,17 +39,14 @@ def even_steps(noise: Noise, step: int, batch: int, steps: int) -> Int64[Tensor,
 
 def hide_independently(rate: Float[Tensor, "B"], is_token: Marks, noise: Noise, step: int) -> Marks:
     """Hide each real token with its row's probability."""
-    return (_uniforms(is_token, noise, step) < rate[:, None]) & is_token
-
-
-def _uniforms(is_token: Tensor, noise: Noise, step: int) -> Tensor:
-    positions = torch.arange(is_token.shape[1], device=is_token.device)[None]
-    return noise.uniform(Purpose.MASK, step, positions)
+    u = noise.uniforms(Purpose.MASK, step, is_token.shape[1])
+    return (u < rate[:, None]) & is_token
 
 
 def random_ranks(is_token: Marks, noise: Noise, step: int) -> Int64[Tensor, "B L"]:
     """The rank of each real token of a row in a random order."""
-    keys = _uniforms(is_token, noise, step).masked_fill(~is_token, torch.inf)
+    u = noise.uniforms(Purpose.MASK, step, is_token.shape[1])
+    keys = u.masked_fill(~is_token, torch.inf)
     return keys.argsort(-1).argsort(-1)
 
 

@@ -135,7 +135,7 @@ class Uniform(Graph):
         self, x0: Tokens, sigma: Float[Tensor, "B"], is_token: Marks, noise: Noise, step: int
     ) -> Int64[Tensor, "B L"]:
         hit = hide_independently(-torch.expm1(-sigma), is_token, noise, step)
-        u = noise.uniform(Purpose.TOKEN, step, torch.arange(x0.shape[1], device=x0.device)[None])
+        u = noise.uniforms(Purpose.TOKEN, step, x0.shape[1])
         return torch.where(hit, (u * self.tokens).long().clamp(max=self.tokens - 1), x0)
 
     def stationary(self) -> Float[Tensor, "S"]:

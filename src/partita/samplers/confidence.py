@@ -119,8 +119,7 @@ def gumbel(
     context: SamplingContext[Denoiser], state: SamplerState, step: int
 ) -> Float64[Tensor, "B L"]:
     """Standard Gumbel noise for every position."""
-    positions = torch.arange(state.tokens.shape[1], device=state.tokens.device)[None]
-    u = context.noise.uniform(Purpose.CONFIDENCE, step, positions)
+    u = context.noise.uniforms(Purpose.CONFIDENCE, step, state.tokens.shape[1])
     # u = 0 has probability 2^-53; half of the grid's spacing keeps its logarithm finite.
     return -torch.log(-torch.log(u + 2.0**-54))
 

@@ -170,12 +170,12 @@ def _initial_state(
     if model.whole_texts:
         return _growing(model, count, prompt, length)
     if prompt is None:
-        length = model.length if length is None else length
-        require_int(length, "length")
-        _check_length(model, "length", length, slides)
+        length = _checked_length(model, length, slides)
         return SamplerState.blank(count or 1, length, model.mask_id, _device(model))
     require(length is None, "length", "follows from the prompt", "give one of the two")
     _check_prompt(prompt, model)
+    remedy = "leave it out to sample unconditionally"
+    require(prompt.tokens.numel() > 0, "prompt", "is empty", remedy)
     _check_length(model, "prompt", prompt.tokens.shape[1], slides)
     return SamplerState.from_prompt(_repeated(prompt, count), model.mask_id)
 
@@ -184,15 +184,12 @@ def _growing(
     model: Model, count: int | None, prompt: Prompt | None, longest: int | None
 ) -> SamplerState:
     """The initial state of texts that grow up to `longest`, empty or with a prompt."""
-    longest = model.length if longest is None else longest
-    require_int(longest, "length")
-    _check_length(model, "length", longest, slides=False)
+    longest = _checked_length(model, longest, slides=False)
     if prompt is None:
         state = SamplerState.blank(count or 1, 0, model.mask_id, _device(model))
         everywhere = torch.ones(count or 1, 1, dtype=torch.bool, device=state.tokens.device)
         return replace(state, open=everywhere, longest=longest)
-    require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
-    check_ids(prompt.tokens[prompt.known], model, "prompt")
+    _check_prompt(prompt, model)
     held = prompt.tokens.shape[1]
     problem = f"has {held} tokens, but the text may have {longest} at most"
     require(held <= longest, "prompt", problem, "shorten it")
@@ -211,17 +208,20 @@ def _repeated(prompt: Prompt, count: int | None) -> Prompt:
 
 def _check_prompt(prompt: Prompt, model: Model) -> None:
     require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
-    require(
-        prompt.tokens.numel() > 0, "prompt", "is empty", "leave it out to sample unconditionally"
-    )
     check_ids(prompt.tokens[prompt.known], model, "prompt")
+
+
+def _checked_length(model: Model, length: int | None, slides: bool) -> int:
+    length = model.length if length is None else length
+    require_int(length, "length")
+    _check_length(model, "length", length, slides)
+    return length
 
 
 def _check_length(model: Model, argument: str, length: int, slides: bool) -> None:
     beyond = ", or use the sampler blocks, which goes beyond" if isinstance(model, Denoiser) else ""
     problem = f"{length} positions are more than the model's {model.length}"
-    remedy = f"shorten it{beyond}"
-    require(slides or length <= model.length, argument, problem, remedy)
+    require(slides or length <= model.length, argument, problem, f"shorten it{beyond}")
 
 
 def as_labels(

@@ -77,8 +77,7 @@ def halton(
     require_int(wide, "columns")
     whole = f"{length} positions are no whole number of rows of {wide}"
     require(length % wide == 0, "columns", whole)
-    first = torch.zeros(1, dtype=torch.int64, device=state.tokens.device)
-    begin = (context.noise.uniform(Purpose.ORDER, 0, first[None])[:, 0] * length).long()
+    begin = (context.noise.uniforms(Purpose.ORDER, 0, 1)[:, 0] * length).long()
     ranks = halton_ranks(length // wide, wide, begin if roll else torch.zeros_like(begin))
     plan = reveal_counts(state.remaining.sum(-1), steps, counts)
     return reveal_in_order(context, state, ranks, plan)

@@ -173,8 +173,7 @@ def _insertions(
     most = int(counts.sum(-1).max()) if counts.numel() else 0
     if most <= int(left.min()):
         return counts
-    lots = torch.arange(most, device=counts.device)[None]
-    return fitting(counts, left, noise.uniform(Purpose.STATE, step.index, lots))
+    return fitting(counts, left, noise.uniforms(Purpose.STATE, step.index, most))
 
 
 def _competing(hidden: Marks, count: Int64[Tensor, "B"], window: float | None) -> Marks:

@@ -70,8 +70,7 @@ def reveal_as_planned(
 
 def visible_fraction_at_jump(noise: Noise, state: SamplerState) -> Float64[Tensor, "B L"]:
     """alpha(tau) at the jump time tau of every position: uniform on [0, 1)."""
-    positions = torch.arange(state.tokens.shape[1], device=state.tokens.device)[None]
-    return noise.uniform(Purpose.ORDER, 0, positions)
+    return noise.uniforms(Purpose.ORDER, 0, state.tokens.shape[1])
 
 
 @sampler("ancestral", family="masked", planned=True, default=True)
