@@ -19,8 +19,8 @@ from partita.contracts.loss import Loss
 from partita.contracts.packed import indices_of
 from partita.contracts.shapes import Labels, Tokens
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import CausalModel, NetworkMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import CausalModel
 from partita.methods.mdlm import subs
 from partita.methods.weighing import fuses, weighted_cross_entropy
 from partita.networks.attention import KeyValueCache

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from partita.contracts.batch import Batch
+from partita.contracts.layouts import DENSE, Layout
 from partita.devices import readable
 from partita.errors import require, require_known
 from partita.methods.contracts import FAMILIES, Model, TextMethod
@@ -71,6 +72,27 @@ class About:
     """What it models: tokens, or also something else."""
     choices: Mapping[str, str] = field(default_factory=dict)
     """The options of a recipe, by key under `method`, and the values of each."""
+
+
+class NetworkMethod(nn.Module, TextMethod):
+    """A method over one network, whose sizes are the method's."""
+
+    network: Any
+
+    @property
+    def length(self) -> int:
+        """Longest sequence."""
+        return int(self.network.config.length)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.network.config.vocab_size)
+
+    def logits(self, tokens: Tensor, layout: Layout, **given: Any) -> Tensor:
+        """The network's output; it is given a layout only if there is one."""
+        given |= {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
+        output: Tensor = self.network(tokens, **given)
+        return output
 
 
 def check_batch(batch: Batch, model: Model) -> Batch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -138,27 +138,6 @@ class TextMethod(Model, Recordable, ABC):
     def needs_host_sync(self, tokens: Tokens) -> bool:  # noqa: ARG002 - unless known
         """Whether computing the loss waits for the GPU, as `nonzero` and `item` do."""
         return True
-
-
-class NetworkMethod(nn.Module, TextMethod):
-    """A method over one network, whose sizes are the method's."""
-
-    network: Any
-
-    @property
-    def length(self) -> int:
-        """Longest sequence."""
-        return int(self.network.config.length)
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.network.config.vocab_size)
-
-    def logits(self, tokens: Tensor, layout: Layout, **given: Any) -> Tensor:
-        """The network's output; it is given a layout only if there is one."""
-        given |= {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
-        output: Tensor = self.network(tokens, **given)
-        return output
 
 
 @family("masked")

@@ -35,21 +35,19 @@ from partita.contracts.loss import Loss
 from partita.contracts.packed import indices_of
 from partita.contracts.shapes import Labels, LogProbs, RowSteps, RowTimes, Tokens
 from partita.errors import require, require_known, require_number
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import Chain, NetworkMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import Chain
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
 from partita.processes.draws import Noised, even_steps
-from partita.processes.interpolating import Absorbing
 from partita.processes.matrices import make_transition
 from partita.processes.transitions import TINY, Transition
 from partita.randomness import Noise, Purpose
 from partita.schedules import Schedule
 
-HYBRID = 0.01
 LAST_STEPS = ("posterior", "prediction")
 
 # The process -------------------------------------------------------------------------------------
@@ -131,8 +129,7 @@ class D3PM(NetworkMethod, Chain):
         real, size = self.transition.tokens, self.transition.size
         problem = f"is over {size} states, but there are {self.mask_id} tokens and a mask"
         require(real == self.mask_id and size <= real + 1, "transition", problem)
-        if hybrid is None:
-            hybrid = HYBRID if isinstance(self.transition, Absorbing) else 0.0
+        hybrid = self.transition.default_hybrid if hybrid is None else hybrid
         require_number(hybrid, "hybrid")
         require_known(last_step, "last_step", LAST_STEPS)
         self.hybrid, self.last_step = hybrid, last_step

@@ -35,8 +35,8 @@ from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
 from partita.contracts.shapes import Labels, LogProbs, RowSteps
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import EmbeddingModel, NetworkMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import EmbeddingModel
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions

@@ -41,8 +41,8 @@ from partita.contracts.packed import PackedTokens
 from partita.contracts.shapes import Labels, Marks, RowTimes
 from partita.devices import readable
 from partita.errors import naming, require
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import FlexibleModel, NetworkMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import FlexibleModel
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.flexible import Answer, FlexibleTransformer

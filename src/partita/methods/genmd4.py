@@ -53,8 +53,8 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.contracts.shapes import Labels, LogProbs, Marks, RowTimes, Tokens
 from partita.errors import require, require_positive
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import Chain, NetworkMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import Chain
 from partita.methods.inference import hidden_queries, queries_everywhere
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional, check_timed

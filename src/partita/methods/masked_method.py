@@ -18,8 +18,8 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.contracts.shapes import Indices, Labels, Marks, RowTimes, Tokens
 from partita.errors import InputError, require
-from partita.methods.base import check_batch, check_conditioning
-from partita.methods.contracts import Denoiser, NetworkMethod
+from partita.methods.base import NetworkMethod, check_batch, check_conditioning
+from partita.methods.contracts import Denoiser
 from partita.methods.inference import hidden_queries, queries_everywhere, query_hidden
 from partita.methods.weighing import weighted_cross_entropy
 from partita.moved import old_keywords

@@ -46,8 +46,8 @@ from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
 from partita.contracts.shapes import Indices, Labels, RowTimes, Tokens
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_batch, check_conditioning
-from partita.methods.contracts import NetworkMethod, ScoreModel
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch, check_conditioning
+from partita.methods.contracts import ScoreModel
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional
 from partita.networks.kinds import new_network, options_for

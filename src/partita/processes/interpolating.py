@@ -83,6 +83,7 @@ class Absorbing(Interpolating):
     """Tokens become the mask, which is the last state (appendix A.2.2)."""
 
     default_betas = "mutual-information"
+    default_hybrid = 0.01
 
     def __init__(self, tokens: int, betas: Float[Tensor, "T"]) -> None:
         super().__init__(tokens, tokens + 1, betas)

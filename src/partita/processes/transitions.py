@@ -32,6 +32,8 @@ class Transition(ABC):
     """q(z_t | z_s) for any steps s <= t, in the forms that the loss and the sampler need."""
 
     default_betas: str = "cosine"
+    default_hybrid: float = 0.0
+    """D3PM's lambda, the weight of the cross-entropy beside the bound."""
 
     def __init__(self, tokens: int, size: int, steps: int) -> None:
         require_int(tokens, "tokens")

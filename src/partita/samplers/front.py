@@ -27,7 +27,7 @@ from partita.samplers.base import (
     SamplingContext,
     default_sampler,
 )
-from partita.samplers.guidance import Guided, check_guidable
+from partita.samplers.guidance import NO_LABEL, Guided, check_guidable
 from partita.samplers.guided_models import guided
 from partita.samplers.state import SamplerState
 
@@ -95,8 +95,7 @@ def _with_guidance(
         require(chosen, "guidance_schedule", f"is {schedule!r}, but there is no guidance", remedy)
         return model
     check_guidable(model)
-    towards = "guidance pulls towards a class label, and none was given"
-    require(label is not None, "label", towards, "say which")
+    require(label is not None, "label", NO_LABEL, "say which")
     towards_label = guided(model, weight, schedule)
     return towards_label if weight else model
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -41,7 +42,7 @@ from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, 
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.front import as_labels, evaluating
-from partita.samplers.guidance import mix
+from partita.samplers.guidance import NO_LABEL, mix
 from partita.samplers.guided_models import halves, twice
 from partita.samplers.state import SamplerState
 
@@ -150,8 +151,8 @@ def sample_ddpm(
     [-clip, clip]; use 1 for images. The samples are numbered from `first`; sample i of a seed has
     the same noise in any batch. `guidance` is the weight of classifier-free guidance; 0 is off.
     """
-    kind = type(model).__name__
-    require(isinstance(model, DDPM), "model", f"{kind} is no DDPM", "use partita.sample")
+    problem = f"{type(model).__name__} is no DDPM"
+    require(isinstance(model, DDPM), "model", problem, "use partita.sample")
     whole = isinstance(shape, Sequence) and all(isinstance(size, int) for size in shape)
     require(whole, "shape", f"must be a list of sizes, got {shape!r}", "[2] is one of points")
     require_int(count, "count")
@@ -180,8 +181,7 @@ def sample_ddpm(
 
 def _check_guidance(model: DDPM, weight: float, label: object) -> None:
     require_number(weight, "guidance")
-    towards = "guidance pulls towards a class label, and none was given"
-    require(weight == 0 or label is not None, "label", towards, "say which")
+    require(weight == 0 or label is not None, "label", NO_LABEL, "say which")
     problem, remedy = "the network has no class labels", "use one with `classes`, such as UNet"
     require(weight == 0 or model.classes > 0, "guidance", problem, remedy)
 
@@ -196,8 +196,7 @@ def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float
         return model.clean(x, t, labels)
     none = torch.full_like(labels, model.classes)
     both = model.clean(twice(x), twice(t), torch.cat([labels, none]))
-    conditional, unconditional = halves(both)
-    return mix(conditional, unconditional, weight, laws=False)
+    return mix(*halves(both), weight, laws=False)
 
 
 # Tokens ------------------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ def ddpm(
     `repeats` above 1 takes each step several times, as RePaint does (Lugmayr et al., 2022); samples
     then agree better with a prompt.
     """
-    return _fill(context, state, steps, 1.0, variance, rounding, repeats)
+    return _fill(context, state, steps, rounding, repeats, variance=variance)
 
 
 @sampler("ddim", family="gaussian")
@@ -232,17 +231,16 @@ def ddim(
     repeats: int = 1,
 ) -> Tokens:
     """DDIM's reverse process on embeddings, then rounding to tokens; `repeats` as in "ddpm"."""
-    return _fill(context, state, steps, eta, "small", rounding, repeats)
+    return _fill(context, state, steps, rounding, repeats, eta=eta)
 
 
 def _fill(
     context: SamplingContext[EmbeddingModel],
     state: SamplerState,
     steps: int | None,
-    eta: float,
-    variance: str,
     rounding: str,
     repeats: int,
+    **how: Any,
 ) -> Tensor:
     """Run the reverse process on embeddings until the last step before 0, then round to tokens.
 
@@ -267,19 +265,9 @@ def _fill(
     z = gaussian(context.noise, Purpose.STATE, process.steps, vectors[given])
     start = torch.full((state.batch,), process.steps, device=z.device)
     x = torch.where(fixed, process.marginal(vectors[given], start, z), z)
-    x = descend(
-        process,
-        predict,
-        x,
-        context.noise,
-        path[:-1],
-        eta=eta,
-        variance=variance,
-        repeats=repeats,
-    )
-    last = torch.full((state.batch,), path[-2], device=x.device)
+    x = descend(process, predict, x, context.noise, path[:-1], repeats=repeats, **how)
     with torch.no_grad():
-        log_probs = model.log_probabilities(x, last, context.label)
+        log_probs = model.log_probabilities(x, torch.full_like(start, path[-2]), context.label)
     rows, positions = state.wanted.nonzero(as_tuple=True)
     if rounding == "nearest":
         x_0 = model.clean(log_probs)[rows, positions]

@@ -32,6 +32,7 @@ from partita.methods.contracts import Model
 from partita.networks.base import NetworkConfig
 from partita.registry import Registry
 
+NO_LABEL = "guidance pulls towards a class label, and none was given"
 Ramp = Callable[[Tensor], Tensor]
 RAMPS: Registry[Ramp] = Registry("guidance_schedule")
 """Maps the share of revealed tokens to the share of the weight."""
@@ -115,7 +116,7 @@ class Guided(Model, Generic[M]):
     def _labels(self, label: Labels | None) -> Int64[Tensor, "two_B"]:
         """The labels, then as many times no label: the condition of a pass for both."""
         if label is None:
-            raise InputError("label", "guidance pulls towards a class label, and none was given")
+            raise InputError("label", NO_LABEL)
         return torch.cat([label, torch.full_like(label, self.sizes.classes)])
 
 
