@@ -76,12 +76,10 @@ def order_likelihood(
 
 def require_ordered(model: object) -> None:
     """Raise an InputError unless the model is a masked one, which can use any order."""
-    require(
-        isinstance(model, Denoiser),
-        "order",
-        f"{type(model).__name__} does not reveal tokens in an order",
-        "it is for mdlm, mdlm-complementary, md4, maskgit and pgm; a loaded model has a `method`",
-    )
+    problem = f"{type(model).__name__} does not reveal tokens in an order"
+    remedy = "it is for mdlm, mdlm-complementary, md4, maskgit and pgm"
+    remedy += "; a loaded model has a `method`"
+    require(isinstance(model, Denoiser), "order", problem, remedy)
 
 
 def _nats(

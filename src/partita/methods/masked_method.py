@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
@@ -74,7 +74,7 @@ class MaskedMethod(NetworkMethod, Denoiser):
         `corruption="discrete", steps=64`.
         """
         super().__init__()
-        self._check_kind(network)
+        (check_partition if self.partitions else check_bidirectional)(network)
         self.network = network  # type: ignore[assignment]  # PGM declares its own
         self.mask_id = self._ids - 1 if mask_id is None else mask_id
         self.schedule = make_schedule(schedule or self.default_schedule)
@@ -82,8 +82,7 @@ class MaskedMethod(NetworkMethod, Denoiser):
             corruption or self.default_corruption, self.schedule, **corruption_options
         )
         self.conditioning = conditioning or self.default_conditioning
-        self._check_conditioning()
-        self._check_network()
+        self._check()
 
     @classmethod
     def build(
@@ -99,49 +98,23 @@ class MaskedMethod(NetworkMethod, Denoiser):
     ) -> MaskedMethod:
         """Build the method with a new network for ids 0..tokens-1; the mask id is `tokens`."""
         conditioning = conditioning or cls.default_conditioning
+        outputs = tokens if cls.predicts_real_tokens_alone else None
+        inputs = tokens + (not cls.partitions)  # a network that reads groups has no mask
+        sizes = {"vocab_size": inputs, "output_size": outputs, "time": conditioning != "none"}
         return cls(
-            cls._new_network(network, tokens, conditioning != "none"),  # type: ignore[arg-type]
+            new_network(network, cls.reads, **sizes),
             schedule=make_schedule(schedule or cls.default_schedule, **(schedule_options or {})),
             corruption=corruption,
             conditioning=conditioning,
             **(corruption_options or {}),
         )
 
-    @classmethod
-    def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
-        outputs = tokens if cls.predicts_real_tokens_alone else None
-        sizes = {"vocab_size": tokens + 1, "output_size": outputs, "time": timed}
-        network: nn.Module = new_network(options, cls.reads, **sizes)
-        return network
-
-    @classmethod
-    def _check_kind(cls, network: object) -> None:
-        (check_partition if cls.partitions else check_bidirectional)(network)
-
     @property
     def _ids(self) -> int:
         """Number of ids, the mask's included; partition networks have no input for the mask."""
         return self.network.config.vocab_size + self.partitions
 
-    def _check_network(self) -> None:
-        after = ", the last one of which is none of its own" if self.partitions else ""
-        require(
-            isinstance(self.mask_id, int) and 0 <= self.mask_id < self._ids,
-            "mask_id",
-            f"must be one of the network's input ids 0..{self._ids - 1}{after}, "
-            f"got {self.mask_id!r}",
-        )
-
-    def check_corruption(self, corruption: Corruption) -> None:
-        """Refuse a corruption without a time if the network is conditioned on the time."""
-        require(
-            not self.timed or corruption.timed,
-            "corruption",
-            f"{type(corruption).__name__} hides tokens without a time, but the network reads one",
-            "choose conditioning none, or a corruption with a time, such as continuous",
-        )
-
-    def _check_conditioning(self) -> None:
+    def _check(self) -> None:
         check_conditioning(self.conditioning, self.network)
         self.check_corruption(self.corruption)
         one = torch.ones((), dtype=torch.float64, device="cpu")  # also where a network is on "meta"
@@ -149,6 +122,17 @@ class MaskedMethod(NetworkMethod, Denoiser):
         problem = "sigma = -log alpha is infinite at t = 1 under this schedule"
         remedy = "use conditioning='time', or a reference schedule such as 'mdlm:loglinear'"
         require(self.conditioning != "sigma" or end > 0, "conditioning", problem, remedy)
+        after = ", the last one of which is none of its own" if self.partitions else ""
+        problem = f"must be one of the network's input ids 0..{self._ids - 1}{after}, "
+        fits = isinstance(self.mask_id, int) and 0 <= self.mask_id < self._ids
+        require(fits, "mask_id", f"{problem}got {self.mask_id!r}")
+
+    def check_corruption(self, corruption: Corruption) -> None:
+        """Refuse a corruption without a time if the network is conditioned on the time."""
+        kind = type(corruption).__name__
+        problem = f"{kind} hides tokens without a time, but the network reads one"
+        remedy = "choose conditioning none, or a corruption with a time, such as continuous"
+        require(not self.timed or corruption.timed, "corruption", problem, remedy)
 
     @property
     def vocab_size(self) -> int:
@@ -223,9 +207,7 @@ class MaskedMethod(NetworkMethod, Denoiser):
         """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
         corruption = corruption or self.bound_corruption
         schedule = getattr(corruption, "schedule", None)
-        if not corruption.timed or not isinstance(
-            schedule, Schedule
-        ):  # without a time there are no ends
+        if not corruption.timed or schedule is None:  # without a time there are no ends
             return 0.0
         vocabulary = self.network.config.outputs
         if self.mask_id < vocabulary:

@@ -36,7 +36,7 @@ in random order; the default is `ancestral`, the reverse process with a random n
 from __future__ import annotations
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.contracts.loss import Loss
@@ -47,8 +47,6 @@ from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import subs
 from partita.methods.weighing import weighted_cross_entropy
 from partita.networks.base import PartitionNetwork
-from partita.networks.kinds import new_network
-from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Corruption, Partition
 from partita.randomness import Noise
 
@@ -58,12 +56,9 @@ class PartitionMethod(MaskedMethod):
 
     def check_corruption(self, corruption: Corruption) -> None:
         """Require weights for both groups and no time: the two groups are at different times."""
-        require(
-            not self.timed,
-            "conditioning",
-            f"is {self.conditioning!r}, but the two groups of a partition are at different times",
-            "leave it out: the network is not told the time",
-        )
+        problem = "but the two groups of a partition are at different times"
+        remedy = "leave it out: the network is not told the time"
+        require(not self.timed, "conditioning", f"is {self.conditioning!r}, {problem}", remedy)
         problem = f"{type(corruption).__name__} has no weights for the second group of a partition"
         remedy = "give it `partition`, and say `parts = True`"
         require(corruption.parts, "corruption", problem, remedy)
@@ -125,12 +120,6 @@ class PGM(PartitionMethod):
     all_positions = True
     reads_padding = False
     recordable = True
-
-    @classmethod
-    def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
-        """A network with inputs and outputs for the real tokens only; it has no mask token."""
-        network: nn.Module = new_network(options, cls.reads, vocab_size=tokens, time=timed)
-        return network
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)  # in case the network has a logit for a mask

@@ -186,12 +186,7 @@ class SEDD(NetworkMethod, ScoreModel):
         return F.pad(log_score, (0, self.graph.states - log_score.shape[-1]))
 
     def _scores(
-        self,
-        x: Tensor,
-        time: Tensor,
-        queries: Queries,
-        label: Tensor | None,
-        layout: Layout,
+        self, x: Tensor, time: Tensor, queries: Queries, label: Tensor | None, layout: Layout
     ) -> Tensor:
         sigma = total_noise(self.schedule, time.double())
         scalar = {"none": None, "sigma": sigma.float(), "time": (TIME_SCALE * time).float()}

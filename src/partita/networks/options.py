@@ -131,6 +131,5 @@ def refuse_options(options: TransformerOptions, network: str, **reasons: str) ->
     for name, reason in reasons.items():
         value = getattr(options, name)
         if value != getattr(plain, name):
-            raise InputError(
-                f"network.{name}", f"is {value!r}, but {network} {reason}", "leave it out"
-            )
+            problem = f"is {value!r}, but {network} {reason}"
+            raise InputError(f"network.{name}", problem, "leave it out")

@@ -33,13 +33,7 @@ Norm = Callable[[int], nn.Module]
 class Convolutions(nn.Module):
     """Norm, SiLU, 3x3 convolution, twice; the condition shifts and scales between the two."""
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        dropout: float,
-        norm: Norm | None = None,
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, dropout: float, norm: Norm | None = None) -> None:
         super().__init__()
         norm = norm or partial(nn.GroupNorm, GROUPS)
         self.norm_in = norm(inputs)
@@ -84,9 +78,8 @@ class UNet(nn.Module):
         super().__init__()
         require_int(channels, "channels")
         require_int(depth, "depth")
-        require(
-            width % HEAD_WIDTH == 0, "width", f"must be a multiple of {HEAD_WIDTH}, got {width}"
-        )
+        problem = f"must be a multiple of {HEAD_WIDTH}, got {width}"
+        require(width % HEAD_WIDTH == 0, "width", problem)
         require(bool(multipliers), "multipliers", "is empty", "(1, 2) are two levels")
         self.classes = classes
         self.conditioning = Conditioning(CONDITION_WIDTH, time=True, classes=classes)

@@ -120,17 +120,14 @@ class Own(Dense):
         self, matrices: Float[Tensor, "..."], steps: int | None = None, *, masks: bool = False
     ) -> None:
         """`masks` says that the last state is the mask; `steps` is needed for a single matrix."""
-        require(
-            matrices.ndim in (2, 3) and matrices.shape[-2] == matrices.shape[-1] > masks,
-            "transition",
-            f"matrices must be [T, K, K] or [K, K], got {list(matrices.shape)}",
-        )
+        square = matrices.ndim in (2, 3) and matrices.shape[-2] == matrices.shape[-1] > masks
+        problem = f"matrices must be [T, K, K] or [K, K], got {list(matrices.shape)}"
+        require(square, "transition", problem)
         alone = matrices.ndim == 2
         problem = "says how often a single matrix is used" if alone else "are as many as matrices"
         remedy = "give it" if alone else "leave it out"
-        require(
-            steps is not None if alone else steps in (None, len(matrices)), "steps", problem, remedy
-        )
+        fits = steps is not None if alone else steps in (None, len(matrices))
+        require(fits, "steps", problem, remedy)
         table = matrices.to("cpu", torch.float64).view(-1, *matrices.shape[-2:])
         sums = table.sum(-1, keepdim=True)
         fits = bool((table >= 0).all()) and bool(((sums - 1).abs() < 1e-5).all())

@@ -16,12 +16,11 @@ def autoregressive(context: SamplingContext[CausalModel], state: SamplerState) -
     """Sample from left to right. Known tokens must be a prefix; its length may differ by row."""
     model, revealed = context.model, state.revealed
     length, device = state.tokens.shape[1], state.tokens.device
-    require(
-        not bool((revealed[:, 1:] & ~revealed[:, :-1]).any()),
-        "prompt",
-        "an autoregressive model can only continue a prefix, but a known token follows a blank",
-        "use a masked model to fill blanks",
+    prefix = not bool((revealed[:, 1:] & ~revealed[:, :-1]).any())
+    problem = (
+        "an autoregressive model can only continue a prefix, but a known token follows a blank"
     )
+    require(prefix, "prompt", problem, "use a masked model to fill blanks")
     common = int(revealed.sum(-1).min())
     read = model.shifted(state.tokens)[:, : common + 1]
     caches = model.new_caches(state.batch)

@@ -67,9 +67,8 @@ def _inner(name: str) -> Callable[..., Tensor]:
     """The sampler function that fills a block, by its name."""
     fitting = [other for other in SAMPLERS if SAMPLERS[other].family == "masked"]
     fitting.remove("blocks")
-    require(
-        name in fitting, "inner", f"{name!r} cannot fill a block", f"known: {', '.join(fitting)}"
-    )
+    remedy = f"known: {', '.join(fitting)}"
+    require(name in fitting, "inner", f"{name!r} cannot fill a block", remedy)
     return SAMPLERS[name].run
 
 

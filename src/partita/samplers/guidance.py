@@ -93,18 +93,6 @@ class Guided(Model, Generic[M]):
         return self.model.sizes
 
     @property
-    def length(self) -> int:
-        return self.model.length
-
-    @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.model.mask_id
-
-    @property
     def share_of_weight(self) -> Ramp:
         """The share of the weight for a share of revealed tokens."""
         return RAMPS[self.ramp] if isinstance(self.ramp, str) else self.ramp
@@ -123,9 +111,8 @@ class Guided(Model, Generic[M]):
 def check_guidable(model: object) -> None:
     """Refuse models that have no conditional and unconditional predictions to compare."""
     require(not isinstance(model, Guided), "guidance", "the model is guided already")
-    require(
-        isinstance(model, Model) and model.sizes.classes > 0,
-        "guidance",
-        "the model has no class labels",
-        "train it with network.classes, or build its network with TransformerConfig(classes=...)",
+    labeled = isinstance(model, Model) and model.sizes.classes > 0
+    remedy = (
+        "train it with network.classes, or build its network with TransformerConfig(classes=...)"
     )
+    require(labeled, "guidance", "the model has no class labels", remedy)
