@@ -17,10 +17,9 @@ def autoregressive(context: SamplingContext[CausalModel], state: SamplerState) -
     model, revealed = context.model, state.revealed
     length, device = state.tokens.shape[1], state.tokens.device
     prefix = not bool((revealed[:, 1:] & ~revealed[:, :-1]).any())
-    problem = (
-        "an autoregressive model can only continue a prefix, but a known token follows a blank"
-    )
-    require(prefix, "prompt", problem, "use a masked model to fill blanks")
+    problem = "an autoregressive model can only continue a prefix"
+    remedy = "use a masked model to fill blanks"
+    require(prefix, "prompt", f"{problem}, but a known token follows a blank", remedy)
     common = int(revealed.sum(-1).min())
     read = model.shifted(state.tokens)[:, : common + 1]
     caches = model.new_caches(state.batch)

@@ -112,7 +112,6 @@ def check_guidable(model: object) -> None:
     """Refuse models that have no conditional and unconditional predictions to compare."""
     require(not isinstance(model, Guided), "guidance", "the model is guided already")
     labeled = isinstance(model, Model) and model.sizes.classes > 0
-    remedy = (
-        "train it with network.classes, or build its network with TransformerConfig(classes=...)"
-    )
-    require(labeled, "guidance", "the model has no class labels", remedy)
+    remedy = "or build its network with TransformerConfig(classes=...)"
+    problem, remedy = "the model has no class labels", f"train it with network.classes, {remedy}"
+    require(labeled, "guidance", problem, remedy)
