@@ -286,10 +286,6 @@ class FlexibleModel(Model, ABC):
 
     @abstractmethod
     def ask(
-        self,
-        text: PackedTokens,
-        t: RowTimes,
-        queries: Int64[Tensor, "M"],
-        label: Labels | None = None,
-    ) -> tuple[Float[Tensor, "M V"], Answer]:
+        self, text: PackedTokens, t: RowTimes, queries: Indices, label: Labels | None = None
+    ) -> tuple[Float[Tensor, "N V"], Answer]:
         """Log-probabilities at the queried masks, and how many tokens each gap is missing."""

@@ -38,7 +38,7 @@ from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE
 from partita.contracts.loss import Loss
 from partita.contracts.packed import PackedTokens
-from partita.contracts.shapes import Labels, Marks, RowTimes
+from partita.contracts.shapes import Indices, Labels, Marks, RowTimes
 from partita.devices import readable
 from partita.errors import naming, require
 from partita.methods.base import METHODS, About, NetworkMethod, check_batch
@@ -150,12 +150,8 @@ class FlexMDM(NetworkMethod, FlexibleModel):
         return self.network.end_id
 
     def ask(
-        self,
-        text: PackedTokens,
-        t: RowTimes,
-        queries: Int64[Tensor, "M"],
-        label: Labels | None = None,
-    ) -> tuple[Float[Tensor, "M V"], Answer]:
+        self, text: PackedTokens, t: RowTimes, queries: Indices, label: Labels | None = None
+    ) -> tuple[Float[Tensor, "N V"], Answer]:
         """log p(x_i | x_t) at the queried indices of the packed text, and the network's output."""
         scalar = (TIME_SCALE * self.process.insertion.alpha(t.double())).float()
         answer = self.network(text, queries=queries, scalar=scalar, label=label)

@@ -23,6 +23,8 @@ from partita.methods.contracts import Denoiser
 from partita.samplers.base import SAMPLERS, SamplingContext, Step, sampler
 from partita.samplers.state import SamplerState
 
+Context = SamplingContext[Denoiser]
+
 
 def window(end: int, model_length: int, total: int) -> tuple[int, int]:
     """The positions [start, stop) that the model reads while it fills the block ending at `end`."""
@@ -32,7 +34,7 @@ def window(end: int, model_length: int, total: int) -> tuple[int, int]:
 
 @sampler("blocks", family="masked")
 def blocks(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     *,
     block_length: int | None = None,
@@ -73,12 +75,12 @@ def _inner(name: str) -> Callable[..., Tensor]:
 
 
 def _fill_rows(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     rows: Tensor,
     begin: int,
     block_length: int,
-    fill: Callable[[SamplingContext[Denoiser], SamplerState], Tensor],
+    fill: Callable[[Context, SamplerState], Tensor],
     numbers: Iterator[int],
 ) -> None:
     """Fill the blocks of some rows, from position `begin` on."""
@@ -105,7 +107,7 @@ def _fill_rows(
 
 
 def _report(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     rows: Tensor,
     low: int,

@@ -26,6 +26,8 @@ from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.counts import reveal_counts
 from partita.samplers.state import SamplerState
 
+Context = SamplingContext[Denoiser]
+
 Measure = Callable[[Tensor, Tensor], Tensor]
 CONFIDENCES: Registry[Measure] = Registry("confidence")
 """Maps log-probabilities [N, V] and candidate tokens [N] to confidences [N]; higher is surer."""
@@ -83,11 +85,7 @@ def above_threshold(confidence: Float64[Tensor, "B L"], eligible: Marks, thresho
 
 
 def _candidates(
-    context: SamplingContext[Denoiser],
-    state: SamplerState,
-    step: int,
-    hidden: Tensor,
-    measure: Measure,
+    context: Context, state: SamplerState, step: int, hidden: Tensor, measure: Measure
 ) -> tuple[Tensor, Tensor]:
     """A candidate and its confidence at every wanted hidden position, as [B, L] tensors.
 
@@ -103,7 +101,7 @@ def _candidates(
 
 
 def _commit(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     step: int,
     total: int | None,
@@ -115,9 +113,7 @@ def _commit(
     context.report(step, total, state, rows, positions)
 
 
-def gumbel(
-    context: SamplingContext[Denoiser], state: SamplerState, step: int
-) -> Float64[Tensor, "B L"]:
+def gumbel(context: Context, state: SamplerState, step: int) -> Float64[Tensor, "B L"]:
     """Standard Gumbel noise for every position."""
     u = context.noise.uniforms(Purpose.CONFIDENCE, step, state.tokens.shape[1])
     # u = 0 has probability 2^-53; half of the grid's spacing keeps its logarithm finite.
@@ -126,7 +122,7 @@ def gumbel(
 
 @sampler("confidence", family="masked")
 def confidence(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     *,
     steps: int = 16,
@@ -156,7 +152,7 @@ def confidence(
 
 
 def _noised(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     scores: Tensor,
     step: int,
@@ -176,7 +172,7 @@ def _noised(
 
 @sampler("threshold", family="masked")
 def threshold(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     *,
     threshold: float = 0.9,

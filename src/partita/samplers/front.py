@@ -53,12 +53,8 @@ def sample(
 ) -> Int64[Tensor, "B L"]:
     """Sample sequences from a model, with a prompt or without one.
 
-    The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
-    `guidance` is the weight of classifier-free guidance (`guidance.py`); 0 is off. The weight is
-    constant, or rises as `guidance_schedule` says: linear or cosine.
     An `executor` runs the steps of planned samplers; without one they run one by one.
-    (`partita.sample` chooses the executor by `speed`.)
-    `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
+    `partita.sample` chooses it by `speed`, and describes the other arguments.
     """
     decoding = Decoding(temperature, top_k, top_p)
     problem = f"{type(model).__name__} is no method"

@@ -46,6 +46,8 @@ from partita.samplers.guidance import NO_LABEL, mix
 from partita.samplers.guided_models import halves, twice
 from partita.samplers.state import SamplerState
 
+Context = SamplingContext[EmbeddingModel]
+
 ROUNDINGS = ("softmax", "nearest")
 
 # Steps -------------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float
 
 @sampler("ddpm", family="gaussian", default=True)
 def ddpm(
-    context: SamplingContext[EmbeddingModel],
+    context: Context,
     state: SamplerState,
     *,
     steps: int | None = None,
@@ -222,7 +224,7 @@ def ddpm(
 
 @sampler("ddim", family="gaussian")
 def ddim(
-    context: SamplingContext[EmbeddingModel],
+    context: Context,
     state: SamplerState,
     *,
     steps: int | None = 64,
@@ -235,7 +237,7 @@ def ddim(
 
 
 def _fill(
-    context: SamplingContext[EmbeddingModel],
+    context: Context,
     state: SamplerState,
     steps: int | None,
     rounding: str,
@@ -281,11 +283,7 @@ def _fill(
 
 
 def _report(
-    context: SamplingContext[EmbeddingModel],
-    state: SamplerState,
-    log_probs: Tensor,
-    index: int,
-    total: int,
+    context: Context, state: SamplerState, log_probs: Tensor, index: int, total: int
 ) -> None:
     """Call the callback with the most probable tokens; none is revealed before the rounding."""
     if context.callback is None:

@@ -166,12 +166,8 @@ class GuidedGrowth(Guided[FlexibleModel], FlexibleModel):
     """FlexMDM."""
 
     def ask(
-        self,
-        text: PackedTokens,
-        t: RowTimes,
-        queries: Int64[Tensor, "M"],
-        label: Labels | None = None,
-    ) -> tuple[Float[Tensor, "M V"], Answer]:
+        self, text: PackedTokens, t: RowTimes, queries: Indices, label: Labels | None = None
+    ) -> tuple[Float[Tensor, "N V"], Answer]:
         lengths = twice(text.lengths)
         copies = PackedTokens.of_texts(twice(text.tokens), lengths, text.max_seqlen)
         both_queries = torch.cat([queries, queries + text.tokens.numel()])

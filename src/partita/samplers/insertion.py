@@ -45,6 +45,8 @@ from partita.samplers.insertion_rules import RULES, Rule
 from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
 
+Context = SamplingContext[FlexibleModel]
+
 POSITION = "position"
 RANDOM = "random"
 MOST_COMPETING = 32
@@ -78,7 +80,7 @@ class Moment:
 
 @sampler("insertion", family="flexible", default=True)
 def insertion(
-    context: SamplingContext[FlexibleModel],
+    context: Context,
     state: SamplerState,
     *,
     steps: int = 128,
@@ -117,7 +119,7 @@ def insertion(
 
 
 def _reveals(
-    context: SamplingContext[FlexibleModel],
+    context: Context,
     draft: Draft,
     rule: Rule,
     log_probs: Float[Tensor, "M V"],
@@ -148,7 +150,7 @@ def _reveals(
 
 
 def _insertions(
-    context: SamplingContext[FlexibleModel],
+    context: Context,
     draft: Draft,
     rule: Rule,
     answer: Answer,

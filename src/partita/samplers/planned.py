@@ -31,6 +31,8 @@ from partita.samplers.counts import even_counts
 from partita.samplers.state import SamplerState
 from partita.schedules import Schedule, make_schedule, sampling_grid
 
+Context = SamplingContext[Denoiser]
+
 ORDERS = ("left-to-right", "random")  # "strided" depends on the number of steps
 NEVER = -1  # plan entry of a position that is not to be filled
 Order = str | Sequence[int] | Int64[Tensor, "L"]
@@ -38,7 +40,7 @@ Order = str | Sequence[int] | Int64[Tensor, "L"]
 
 
 def reveal_as_planned(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     plan: Int64[Tensor, "B L"],
     visible: Float64[Tensor, "B L"],
@@ -75,7 +77,7 @@ def visible_fraction_at_jump(noise: Noise, state: SamplerState) -> Float64[Tenso
 
 @sampler("ancestral", family="masked", planned=True, default=True)
 def ancestral(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     *,
     steps: int = 128,
@@ -94,7 +96,7 @@ def ancestral(
 
 
 @sampler("first-hitting", family="masked", planned=True)
-def first_hitting(context: SamplingContext[Denoiser], state: SamplerState) -> Tokens:
+def first_hitting(context: Context, state: SamplerState) -> Tokens:
     """The reverse process in continuous time: one position per network call.
 
     alpha at a jump is uniform under every schedule, so the schedule does not matter.
@@ -106,11 +108,7 @@ def first_hitting(context: SamplingContext[Denoiser], state: SamplerState) -> To
 
 @sampler("ordered", family="masked", planned=True)
 def ordered(
-    context: SamplingContext[Denoiser],
-    state: SamplerState,
-    *,
-    steps: int | None = None,
-    order: Order = "random",
+    context: Context, state: SamplerState, *, steps: int | None = None, order: Order = "random"
 ) -> Tokens:
     """Reveal positions in a given order, split evenly over the steps (default: one per step).
 
@@ -131,7 +129,7 @@ def order_ranks(noise: Noise, state: SamplerState, order: Order) -> Int64[Tensor
 
 
 def reveal_in_order(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     keys: Shaped[Tensor, "B L"],
     counts: Int64[Tensor, "B steps"],

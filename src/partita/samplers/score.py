@@ -36,6 +36,8 @@ from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
 
+Context = SamplingContext[ScoreModel]
+
 AT_ONCE = 1 << 22  # entries of each float64 tensor that a step holds: 32 MiB
 
 Rule = Callable[[ScoreModel, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -82,11 +84,7 @@ def as_probabilities(step: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
 
 @sampler("tau-leaping", family="score")
 def tau_leaping(
-    context: SamplingContext[ScoreModel],
-    state: SamplerState,
-    *,
-    steps: int = 128,
-    grid: str = "uniform",
+    context: Context, state: SamplerState, *, steps: int = 128, grid: str = "uniform"
 ) -> Tokens:
     """Euler steps along a grid of times, and a denoising step at its end."""
     return _reverse(context, state, steps, grid, euler_step)
@@ -94,19 +92,13 @@ def tau_leaping(
 
 @sampler("analytic", family="score", default=True)
 def analytic(
-    context: SamplingContext[ScoreModel],
-    state: SamplerState,
-    *,
-    steps: int = 128,
-    grid: str = "uniform",
+    context: Context, state: SamplerState, *, steps: int = 128, grid: str = "uniform"
 ) -> Tokens:
     """Analytic steps along a grid of times; the last of them is the denoising step."""
     return _reverse(context, state, steps, grid, analytic_step)
 
 
-def _reverse(
-    context: SamplingContext[ScoreModel], state: SamplerState, steps: int, grid: str, rule: Rule
-) -> Tensor:
+def _reverse(context: Context, state: SamplerState, steps: int, grid: str, rule: Rule) -> Tensor:
     model, times = context.model, sampling_grid(grid, steps).to(state.tokens.device)
     z = _start(context, state)
     before = _settled(model, state, z)
@@ -144,7 +136,7 @@ def _at_once(log_score: Tensor) -> int:
     return max(1, AT_ONCE // log_score.shape[-1])
 
 
-def _start(context: SamplingContext[ScoreModel], state: SamplerState) -> Int64[Tensor, "B L"]:
+def _start(context: Context, state: SamplerState) -> Int64[Tensor, "B L"]:
     """Known tokens, and draws from the chain's stationary distribution elsewhere."""
     z = state.tokens.clone()
     stationary = context.model.graph.stationary().to(z.device)
@@ -157,7 +149,7 @@ def _start(context: SamplingContext[ScoreModel], state: SamplerState) -> Int64[T
 
 
 def _log_scores(
-    context: SamplingContext[ScoreModel], z: Tensor, t: Tensor, rows: Tensor, positions: Tensor
+    context: Context, z: Tensor, t: Tensor, rows: Tensor, positions: Tensor
 ) -> Float[Tensor, "N S"]:
     """Log-scores at the positions that can move; sequences without any are not computed."""
     active, row_of_active = torch.unique(rows, return_inverse=True)
