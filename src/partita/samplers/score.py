@@ -37,6 +37,9 @@ from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
 
 Context = SamplingContext[ScoreModel]
+Vectors = Float[Tensor, "N S"]
+"""One number for every state, at each position that can move."""
+Time = Float[Tensor, ""]
 
 AT_ONCE = 1 << 22  # entries of each float64 tensor that a step holds: 32 MiB
 
@@ -44,39 +47,29 @@ Rule = Callable[[ScoreModel, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def euler_step(
-    model: ScoreModel,
-    score: Float[Tensor, "N S"],
-    x: Int64[Tensor, "N"],
-    t: Float[Tensor, ""],
-    s: Float[Tensor, ""],
-) -> Float[Tensor, "N S"]:
+    model: ScoreModel, score: Vectors, x: Int64[Tensor, "N"], t: Time, s: Time
+) -> Vectors:
     """p(z_s | z_t = x) with the rates of time t; entries may be negative."""
     size = (t - s) * noise_rate(model.schedule, t)
     return model.graph.euler(score, x, size.expand(x.shape))
 
 
 def analytic_step(
-    model: ScoreModel,
-    score: Float[Tensor, "N S"],
-    x: Int64[Tensor, "N"],
-    t: Float[Tensor, ""],
-    s: Float[Tensor, ""],
-) -> Float[Tensor, "N S"]:
+    model: ScoreModel, score: Vectors, x: Int64[Tensor, "N"], t: Time, s: Time
+) -> Vectors:
     """p(z_s | z_t = x) by removing the noise sigma(t) - sigma(s); entries may be negative."""
     dsigma = total_noise(model.schedule, t) - total_noise(model.schedule, s)
     return model.graph.analytic(score, x, dsigma.expand(x.shape))
 
 
-def denoising_step(
-    model: ScoreModel, score: Float[Tensor, "N S"], x: Int64[Tensor, "N"], t: Float[Tensor, ""]
-) -> Float[Tensor, "N S"]:
+def denoising_step(model: ScoreModel, score: Vectors, x: Int64[Tensor, "N"], t: Time) -> Vectors:
     """p(x_0 | z_t = x) by removing all noise; states that are not tokens get probability 0."""
     step = model.graph.analytic(score, x, total_noise(model.schedule, t).expand(x.shape))
     step[..., model.graph.tokens :] = 0.0
     return step
 
 
-def as_probabilities(step: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
+def as_probabilities(step: Vectors) -> Vectors:
     """Set negative entries to 0 and scale the rest to sum to 1."""
     step = step.clamp(min=0)
     return step / step.sum(-1, keepdim=True)
@@ -148,9 +141,7 @@ def _start(context: Context, state: SamplerState) -> Int64[Tensor, "B L"]:
     return z
 
 
-def _log_scores(
-    context: Context, z: Tensor, t: Tensor, rows: Tensor, positions: Tensor
-) -> Float[Tensor, "N S"]:
+def _log_scores(context: Context, z: Tensor, t: Tensor, rows: Tensor, positions: Tensor) -> Vectors:
     """Log-scores at the positions that can move; sequences without any are not computed."""
     active, row_of_active = torch.unique(rows, return_inverse=True)
     label = None if context.label is None else context.label[active]
