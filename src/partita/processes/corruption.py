@@ -94,15 +94,9 @@ class Corruption(Recordable, ABC):
     def draw(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Corrupted:
         """Hide some of the real tokens."""
 
-    def partition(
-        self,
-        is_token: Marks,  # noqa: ARG002 - of a corruption that parts
-        noise: Noise,  # noqa: ARG002
-        step: int,  # noqa: ARG002
-        batch: int,  # noqa: ARG002
-    ) -> Partition:
+    def partition(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Partition:
         """Partition the real tokens into two groups, each predicted from the other."""
-        raise InputError("corruption", f"{type(self).__name__} has no weights for a second group")
+        raise NotImplementedError  # `parts` says whether a subclass defines it
 
 
 def weighed(

@@ -100,11 +100,7 @@ class Graph(ABC):
         null: Tensor = torch.linalg.svd(self.matrix().double())[2][-1]
         return (null / null.sum()).clamp(min=0)
 
-    def noise_to_prior(
-        self,
-        sigma: Numbers,
-        last: Numbers,  # noqa: ARG002 - some chains need it
-    ) -> Numbers:
+    def noise_to_prior(self, sigma: Numbers, last: Numbers) -> Numbers:  # noqa: ARG002 - some chains need it
         """The noise with which a bound draws states, so that they end in the samplers' prior.
 
         `last` is sigma(1). By default it is sigma itself: the chain only approaches its stationary

@@ -93,12 +93,7 @@ class Absorbing(Graph):
         at_x0 = log_score.gather(-1, x0[..., None])[..., 0] + torch.log(odds)
         return torch.where(x == self.mask_id, (total * odds - at_x0 - 1) / odds, 0.0)
 
-    def end_nats(
-        self,
-        x0: States,  # noqa: ARG002 - every token costs the same
-        first: Numbers,
-        last: Numbers,
-    ) -> Numbers:
+    def end_nats(self, x0: States, first: Numbers, last: Numbers) -> Numbers:  # noqa: ARG002 - every token costs the same
         """ln V for each token that is still a mask at t = 0, as it is guessed uniformly.
 
         The prior term is 0, as states are drawn under `noise_to_prior`.
@@ -159,12 +154,7 @@ class Uniform(Graph):
         moved = total - (logs - at_x0) - (size - 2) - (at_x0 + log_rho + 1) / rho
         return torch.where(x == x0, same, moved) / size
 
-    def end_nats(
-        self,
-        x0: States,  # noqa: ARG002 - every token costs the same
-        first: Numbers,
-        last: Numbers,
-    ) -> Numbers:
+    def end_nats(self, x0: States, first: Numbers, last: Numbers) -> Numbers:  # noqa: ARG002 - every token costs the same
         """ln V minus the entropy of q(z_1 | x), plus the entropy of q(z_0 | x)."""
         return math.log(self.tokens) - self._entropy(last) + self._entropy(first)
 

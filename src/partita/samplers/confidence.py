@@ -42,10 +42,7 @@ def candidate_probability(
 
 
 @CONFIDENCES.register("margin")
-def margin(
-    log_probs: Float[Tensor, "N V"],
-    tokens: Int64[Tensor, "N"],  # noqa: ARG001 - the margin does not depend on the candidate
-) -> Float64[Tensor, "N"]:
+def margin(log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]) -> Float64[Tensor, "N"]:  # noqa: ARG001 - the margin does not depend on the candidate
     """The probability of the best token minus that of the second best."""
     best = log_probs.double().topk(2, dim=-1).values.exp()
     return best[:, 0] - best[:, 1]
@@ -53,9 +50,8 @@ def margin(
 
 @CONFIDENCES.register("entropy")
 def negative_entropy(
-    log_probs: Float[Tensor, "N V"],
-    tokens: Int64[Tensor, "N"],  # noqa: ARG001 - nor does the entropy
-) -> Float64[Tensor, "N"]:
+    log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]
+) -> Float64[Tensor, "N"]:  # noqa: ARG001 - nor does the entropy
     """Minus the entropy of the distribution."""
     logs = log_probs.double()
     return (logs.exp() * logs.clamp(min=torch.finfo(torch.float64).min)).sum(-1)
