@@ -50,8 +50,9 @@ def margin(log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]) -> Float
 
 @CONFIDENCES.register("entropy")
 def negative_entropy(
-    log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]
-) -> Float64[Tensor, "N"]:  # noqa: ARG001 - nor does the entropy
+    log_probs: Float[Tensor, "N V"],
+    tokens: Int64[Tensor, "N"],  # noqa: ARG001 - nor does the entropy
+) -> Float64[Tensor, "N"]:
     """Minus the entropy of the distribution."""
     logs = log_probs.double()
     return (logs.exp() * logs.clamp(min=torch.finfo(torch.float64).min)).sum(-1)
