@@ -23,9 +23,9 @@ token's group, the default draws the size of group 1 and then its tokens. The ex
 same, and the weights are bounded.
 
 The paper's own choices are `corruption="continuous"` with the log-linear schedule, and for the
-network `queries` (positions, mean, logsumexp). Not the paper's are the corruptions `subset`,
-`discrete` and `clipped`, other schedules than the linear one, and of the network `queries=learned`,
-`process=mlp`, a decoder of its own width and heads, registers, labels, RMS norm and SwiGLU.
+network `queries` of positions, mean or logsumexp. The authors' code alone has `queries=learned`,
+`process=mlp`, and labels and registers for images. Neither has the corruptions `subset`, `discrete`
+and `clipped`, other schedules, a decoder of its own width or heads, RMS norm or SwiGLU.
 
 Sampling (section 3) needs the prediction at hidden positions given the revealed tokens, which are
 one group: `MaskedMethod.predict` encodes them alone. The network has no mask token; `mask_id`, the
