@@ -13,13 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from partita.errors import (
-    InputError,
-    require,
-    require_int,
-    require_number,
-    require_temperature,
-)
+from partita.errors import InputError, require, require_int, require_number, require_temperature
 
 
 @dataclass(frozen=True)

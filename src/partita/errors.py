@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -98,6 +98,11 @@ def require(condition: bool, argument: str, problem: str, remedy: str = "") -> N
     """Raise an `InputError` unless the condition holds."""
     if not condition:
         raise InputError(argument, problem, remedy)
+
+
+def require_known(value: object, argument: str, known: Collection[str]) -> None:
+    """Refuse a name that is none of the known ones."""
+    require(value in known, argument, f"unknown name {value!r}", f"known: {', '.join(known)}")
 
 
 def described(kind: object) -> str:

@@ -41,13 +41,15 @@ MOVED = {
     "hub": "models",
     "hub.format": "files.format",
     "hub.image_tokenizers": "data.saved_tokenizers",
-    "methods.asking": "methods.queries",
+    "methods.asking": "methods.inference",
     "methods.options": "config.method",
+    "methods.queries": "methods.inference",
     "models.parts": "models.assembling",
     "migration": "config.migration",
     "names": "files.names",
     "networks.layouts": "contracts.layouts",
     "networks.packing": "contracts.packed",
+    "networks.quantisers": "networks.quantizers",
     "optim.optimisers": "optim.optimizers",
     "ragged": "contracts.packed",
     "recipe": "config.recipe",
@@ -64,11 +66,17 @@ MOVED = {
 NAMES = {
     ("contracts.layouts", "Dense"): "contracts.layouts.DenseLayout",
     ("contracts.layouts", "Segments"): "contracts.layouts.PackedLayout",
+    ("contracts.packed", "places_of"): "contracts.packed.indices_of",
     ("contracts.packed", "Ragged"): "contracts.packed.PackedTokens",
     ("methods.base", "Loss"): "contracts.loss.Loss",
     ("processes.corruption", "LAWS"): "processes.corruption.CORRUPTIONS",
     ("processes.corruption", "Law"): "processes.corruption.Corruption",
     ("processes.corruption", "make_law"): "processes.corruption.make_corruption",
+    ("networks.quantizers", "EMAQuantiser"): "networks.quantizers.EMAQuantizer",
+    ("networks.quantizers", "FSQuantiser"): "networks.quantizers.FSQuantizer",
+    ("networks.quantizers", "Quantised"): "networks.quantizers.Quantized",
+    ("networks.quantizers", "Quantiser"): "networks.quantizers.Quantizer",
+    ("schedules", "discretise"): "schedules.grids.discretize",
     ("models.text_model", "load"): "models.trained.load",
     ("networks", "Dense"): "contracts.layouts.DenseLayout",
     ("networks", "Segments"): "contracts.layouts.PackedLayout",
@@ -90,6 +98,11 @@ def name_of_before(module: str, name: str) -> object:
     warnings.warn(said, DeprecationWarning, stacklevel=3)
     place, _, found = new.rpartition(".")
     return getattr(importlib.import_module(f"partita.{place}"), found)
+
+
+def offer_old_names(module: str) -> None:
+    """Let a module answer to its names of before, with a warning."""
+    vars(sys.modules[module])["__getattr__"] = lambda name: name_of_before(module, name)
 
 
 RENAMED = {"generate": "sample_ddpm", "run_recipe": "train"}

@@ -76,9 +76,8 @@ class Noise:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**64, "seed", f"must lie in [0, 2^64), got {self.seed}")
-        require(
-            0 <= self.stream < 2**_STREAM_BITS, "stream", f"must fit 24 bits, got {self.stream}"
-        )
+        fits = 0 <= self.stream < 2**_STREAM_BITS
+        require(fits, "stream", f"must fit 24 bits, got {self.stream}")
 
     @staticmethod
     def for_batch(
@@ -107,12 +106,12 @@ class Noise:
         samples = self.samples[:, None].expand(-1, positions.shape[1])
         return self._uniform(purpose, step, samples, positions.expand_as(samples))
 
+    def uniforms(self, purpose: Purpose, step: int, length: int) -> Float64[Tensor, "B {length}"]:
+        """53-bit uniforms in [0, 1) for positions 0 to length - 1 of each sample."""
+        return self.uniform(purpose, step, torch.arange(length, device=self.samples.device)[None])
+
     def uniform_at(
-        self,
-        purpose: Purpose,
-        step: int,
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
+        self, purpose: Purpose, step: int, rows: Int64[Tensor, "N"], positions: Int64[Tensor, "N"]
     ) -> Float64[Tensor, "N"]:
         """53-bit uniforms in [0, 1) for the listed (row, position) pairs alone."""
         return self._uniform(purpose, step, self.samples[rows], positions)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partita.contracts import packed
 from partita.contracts.layouts import DENSE, PackedLayout
-from partita.contracts.packed import NOWHERE, PackedBatch, PackedTokens, places_of, unsorted
+from partita.contracts.packed import NOWHERE, PackedBatch, PackedTokens, indices_of, unsorted
 
 quickly = settings(max_examples=60, derandomize=True, deadline=None, database=None)
 
@@ -87,7 +87,7 @@ def test_documents_are_sequences(case):
 def test_registers_stand_after_each_sequence(case, each):
     """Sorted tokens come back in their order, with registers between them or without."""
     tokens, held, groups = case
-    places, rows = places_of(held, tokens), len(tokens)
+    places, rows = indices_of(held, tokens), len(tokens)
     group = 2 * places.rows + groups[places].long()
     batch, order = PackedBatch.sort(places, places.positions, group, 2 * rows, tokens.shape[1])
     given_tokens = tokens[places]

@@ -13,7 +13,7 @@ from partita.data.images import ImageOptions, Images, as_bytes, digits, read_ima
 from partita.data.saved_tokenizers import load_image_tokenizer, save_image_tokenizer
 from partita.data.vq_tokenizer import VQTokenizer
 from partita.errors import InputError
-from partita.networks.quantisers import EMAQuantiser, FSQuantiser
+from partita.networks.quantizers import EMAQuantizer, FSQuantizer
 from partita.networks.vq import VQConfig, VQNetwork, usage
 from partita.training.vq import DiscretisedLogistic, VQOptions, measure_vq, train_vq
 
@@ -81,7 +81,7 @@ def test_pixels_refuse_what_is_no_token():
 
 
 def test_fsq_codes_are_numbers_of_grid_points():
-    quantiser = FSQuantiser((4, 3, 2))
+    quantiser = FSQuantizer((4, 3, 2))
     points = [torch.linspace(-1, 1, n).tolist() for n in (2, 3, 4)]
     grid = torch.tensor([row[::-1] for row in itertools.product(*points)])
     assert quantiser.size == 24
@@ -94,7 +94,7 @@ def test_fsq_codes_are_numbers_of_grid_points():
 @pytest.mark.parametrize("kind", ["ema", "fsq"])
 def test_gradients_pass_through(kind):
     torch.manual_seed(0)
-    quantiser = FSQuantiser((4, 4, 3)) if kind == "fsq" else EMAQuantiser(8, 3)
+    quantiser = FSQuantizer((4, 4, 3)) if kind == "fsq" else EMAQuantizer(8, 3)
     vectors = torch.randn(20, 3, requires_grad=True)
     quantiser.revive(vectors, 0, 0)
     values, codes, _ = quantiser(vectors)
@@ -106,7 +106,7 @@ def test_gradients_pass_through(kind):
 
 def test_a_codebook_follows_its_vectors():
     torch.manual_seed(0)
-    quantiser = EMAQuantiser(6, 2, decay=0.5)
+    quantiser = EMAQuantizer(6, 2, decay=0.5)
     centres = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
     vectors = (centres[:, None] + 0.01 * torch.randn(3, 50, 2)).flatten(0, 1)
     assert quantiser.revive(vectors, 0, 0) == 6  # the first batch places all
@@ -221,7 +221,7 @@ def test_vq_refuses_what_does_not_fit(sets, learned):
         assert caught.value.argument == name
     for levels in ((), (1, 4), (1 << 11, 1 << 11)):
         with pytest.raises(InputError, match="levels"):
-            FSQuantiser(levels)
+            FSQuantizer(levels)
     bad = {"steps": 0, "learning_rate": 0.0, "seed": -1, "commitment": -1.0, "reconstruction": "l1"}
     for name, value in bad.items():
         with pytest.raises(InputError) as caught:

@@ -21,7 +21,7 @@ from partita.execution.captured_pass import CapturedPass
 from partita.execution.program import GraphBuffers, Sizes, _slots
 from partita.execution.step_forward import StepForward
 from partita.methods import METHODS
-from partita.methods.queries import can_be_recorded
+from partita.methods.inference import can_be_recorded
 from partita.networks import TransformerOptions
 from partita.parallel import World
 from partita.processes.corruption import make_corruption

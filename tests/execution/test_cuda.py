@@ -15,7 +15,7 @@ from partita.data.ahead import Ahead
 from partita.data.batches import InMemory, Order, Packed
 from partita.likelihood.bounds import nelbo
 from partita.methods import AR, MDLM, METHODS, PGM
-from partita.methods.queries import asks_everywhere
+from partita.methods.inference import queries_everywhere
 from partita.networks import (
     CausalTransformer,
     PartitionTransformer,
@@ -250,7 +250,7 @@ def test_small_heads_are_asked_everywhere():
     """Then nothing in a loss waits for the GPU."""
     method = build().cuda()
     tokens = torch.randint(VOCAB, (3, LENGTH), device="cuda")
-    assert asks_everywhere(method, tokens)
+    assert queries_everywhere(method, tokens)
     noise = Noise.for_batch(0, 3, device="cuda")
     method.loss(Batch.of(tokens), noise)  # what is compiled first may wait
     torch.cuda.synchronize()
@@ -258,7 +258,7 @@ def test_small_heads_are_asked_everywhere():
         method.loss(Batch.of(tokens), noise, 1).objective.backward()
     sizes = {"length": LENGTH, "width": 64, "depth": 2, "heads": 2}
     large = METHODS["mdlm"].build(TransformerOptions(**sizes), 400).cuda()  # of 2 x 12 x 64^2
-    assert not asks_everywhere(large, tokens)
+    assert not queries_everywhere(large, tokens)
 
 
 @contextmanager

@@ -154,9 +154,8 @@ class Replay:
         return (loss.per_token - self.model.ends(self.x, self.valid)).sum(-1) / (1 - self.t1)
 
     def log_ratio(self):
-        q1, q2 = (
-            self.model.log_mask(self.x, masked, self.case["t"], self.valid) for masked in self.masks
-        )
+        log_t = self.case["t"].log()
+        q1, q2 = (self.model.log_mask(self.x, z, log_t, self.valid) for z in self.masks)
         return q1 - q2
 
 
@@ -299,7 +298,7 @@ class Toy:
         return tokens, masked, times.repeat_interleave(len(self.x) * masks)
 
     def chance(self, tokens, masked, times):
-        return self.model.log_mask(tokens, masked, times, torch.ones_like(masked)).exp()
+        return self.model.log_mask(tokens, masked, times.log(), torch.ones_like(masked)).exp()
 
     def diffusion(self, times, through_masks=True):
         """E over masks of the loss at each time, without ends, [times, sequences]."""

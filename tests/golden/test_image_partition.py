@@ -105,7 +105,9 @@ def test_image_partition_loss_and_gradient_norms():
     images = Images("pgm_image_dit")
     case, before = images.case, images.before
     rows, groups = images.rows(case["in.tokens"]), images.groups(case["in.group_idxs"])
-    log_probs, asked = images.method.predict_both(Batch.of(rows, label=images.label()), groups)
+    log_probs, asked = partition_oracle.predict_both(
+        images.method, Batch.of(rows, label=images.label()), groups
+    )
     scored = asked.positions > before  # registers and start have no code
     target = rows[asked.rows, asked.positions][scored]
     mean = -log_probs[scored].gather(1, target[:, None]).mean()

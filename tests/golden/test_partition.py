@@ -34,7 +34,7 @@ from partita.randomness import Noise
 from partita.samplers.base import SamplingContext
 from partita.samplers.planned import NEVER, ordered, reveal_as_planned
 from partita.samplers.state import SamplerState
-from partita.schedules import discretise, make_schedule
+from partita.schedules import discretize, make_schedule
 from tests.golden.cases import Case, load, named, parts, rule_of
 from tests.support import partition_oracle
 from tests.support.references import LAST_TIME, QUERIES, agree, gumbel_argmax
@@ -189,7 +189,7 @@ def test_end_to_end_losses_and_gradient_norms(name, packed):
         network.both = functools.partial(partition_oracle.both_by_masks, network)
     method, everything = PGM(network), torch.ones_like(groups)
     law = Continuous(make_schedule("log-linear"))
-    loss = method.loss_given(Batch.of(tokens), weighed(groups, *law.weights(t), everything))
+    loss = method.loss_of_groups(Batch.of(tokens), weighed(groups, *law.weights(t), everything))
     case.close(loss.per_token, "out.e2e_train_nll")
     loss.objective.backward()
     gradients = {name: p.grad for name, p in network.named_parameters()}
@@ -245,7 +245,7 @@ def loss_case():
 def train_loss(case, method, hidden, visible, valid=None):
     groups = case["in.group_idxs"].bool()
     everything = torch.ones_like(groups) if valid is None else valid
-    return method.loss_given(
+    return method.loss_of_groups(
         Batch.of(case["in.x0"], is_token=valid), weighed(groups, hidden, visible, everything)
     )
 
@@ -294,7 +294,7 @@ def test_loss_with_discrete_times():
     numbers = [int(steps) for steps in case.stems("", "out.train_elbo_T")]
     assert numbers
     for steps in numbers:
-        t = discretise(case[f"in.t_T{steps}"], steps)
+        t = discretize(case[f"in.t_T{steps}"], steps)
         hidden, visible = law.weights(t)
         chain = Discrete(law.schedule, steps)
         torch.testing.assert_close(chain.weights(t), hidden)
@@ -363,7 +363,7 @@ def test_complementary_masking():
         "low_var": weighed(groups, plain.weight(t), plain.weight(1 - t), everything),
     }.items():
         complementary = method(ComplementaryMDLM)
-        loss = complementary.loss_given(Batch.of(tokens), partition)
+        loss = complementary.loss_of_groups(Batch.of(tokens), partition)
         case.close(loss.per_token, f"out.complement_train_{key}")
         assert complementary.network.calls == 2
         assert loss.counted.all()

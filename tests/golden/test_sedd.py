@@ -24,7 +24,6 @@ from partita.networks.base import Network
 from partita.processes.ctmc import Rates, noise_rate, total_noise
 from partita.processes.draws import Noised
 from partita.processes.graphs import Absorbing, Uniform, make_graph
-from partita.processes.masked import reverse
 from partita.samplers.score import (
     analytic_step,
     as_probabilities,
@@ -35,6 +34,8 @@ from partita.schedules import make_schedule, sampling_grid
 from partita.schedules.formulas import Linear
 from partita.schedules.reference import MDLM_EPS, Truncated
 from tests.golden.cases import Case, load, named
+from tests.support.masked_process import reverse
+from tests.support.rates import mean_from_score, score_from_mean
 
 graphs = pytest.mark.parametrize("name", named("md4/sedd_*", holding="transp_rate"))
 absorbing_graphs = pytest.mark.parametrize("name", named("md4/sedd_absorb*", holding="transp_rate"))
@@ -189,8 +190,8 @@ def test_scores_from_means(name):
         # `mu` is the law of the clean token before x is seen; the score needs the one after.
         mean = case["mu"] * graph.row(x, sigma)[..., : graph.tokens]
         mean = mean / mean.sum(-1, keepdim=True)
-        ours = graph.score_from_mean(mean, x, sigma)
-        torch.testing.assert_close(graph.mean_from_score(ours, x, sigma), mean)
+        ours = score_from_mean(graph, mean, x, sigma)
+        torch.testing.assert_close(mean_from_score(graph, ours, x, sigma), mean)
         if graph.mask_id is not None:
             visible = x != graph.mask_id
             towards = ours[..., graph.mask_id][visible]
@@ -205,13 +206,13 @@ def test_score_mean_table():
     assert graph.mask_id == case.config["mask_id"]
     case.close(-case["alpha"].log(), "sigma")
     masks = torch.full_like(case["x_unmasked"], graph.mask_id)
-    score = graph.score_from_mean(case["mu"], masks, sigma)
+    score = score_from_mean(graph, case["mu"], masks, sigma)
     case.close(score, "score_masked")
     case.close(score[..., : graph.tokens].sum(-1), "sum_score_masked")
     case.close(case["alpha"] / (1 - case["alpha"]), "sum_score_masked")
-    case.close(graph.mean_from_score(score, masks, sigma), "mu_back")
+    case.close(mean_from_score(graph, score, masks, sigma), "mu_back")
     seen = torch.nn.functional.one_hot(case["x_unmasked"], graph.tokens).double()
-    case.close(graph.score_from_mean(seen, case["x_unmasked"], sigma), "score_unmasked")
+    case.close(score_from_mean(graph, seen, case["x_unmasked"], sigma), "score_unmasked")
 
 
 def test_parameterisation():
@@ -228,13 +229,13 @@ def test_parameterisation():
             raise AssertionError
 
     model = SEDD(Sizes())
-    ours = model.parameterise(logits, x, sigma)
+    ours = model.parameterize(logits, x, sigma)
     case.close(ours, "sedd_param/log_score")
     case.close(
         graph.score_entropy(ours, x, case["sedd_param/x0"], sigma), "sedd_param/score_entropy"
     )
     # Without an output for the mask, which only visible positions would have, masks have the same.
-    fewer = model.parameterise(logits[:, 0, : graph.tokens], x[:, 0], sigma[:, 0])
+    fewer = model.parameterize(logits[:, 0, : graph.tokens], x[:, 0], sigma[:, 0])
     torch.testing.assert_close(fewer, case["sedd_param/log_score"][:, 0, : graph.tokens])
 
 

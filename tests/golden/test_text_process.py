@@ -13,15 +13,16 @@ import pytest
 import torch
 
 from partita.categorical import kept_by_top_p
-from partita.contracts.layouts import Queries
-from partita.methods.mdlm import subs
-from partita.methods.weighing import weighted_cross_entropy
-from partita.processes.corruption import Discrete, Rate
-from partita.processes.masked import marginal, posterior, reverse, states
-from partita.schedules import discretise, make_schedule
+from partita.contracts.batch import Batch
+from partita.methods.mdlm import MDLM, subs
+from partita.networks.base import Network
+from partita.networks.options import TransformerConfig
+from partita.processes.corruption import Corrupted, Discrete, Rate
+from partita.schedules import discretize, make_schedule
 from partita.schedules.formulas import Linear
 from partita.schedules.reference import MDLM_EPS
 from tests.golden.cases import load, parts, rule_of
+from tests.support.masked_process import marginal, posterior, reverse, states
 from tests.support.references import agree, gumbel_argmax
 
 
@@ -144,14 +145,26 @@ def importance_sampled(case, name, t):
 # Losses ------------------------------------------------------------------------------------------
 
 
+class Recorded(Network):
+    """The stored logits."""
+
+    def __init__(self, case) -> None:
+        self.logits = case["in.logits"]
+        self.config = TransformerConfig(
+            vocab_size=self.logits.shape[-1], length=self.logits.shape[1], width=8, heads=1
+        )
+
+    def __call__(self, _, *, queries, **__):
+        return self.logits[queries.rows, queries.positions]
+
+
 def loss_with(case, weights, valid=None):
     """Our loss for the stored logits, with one weight per row."""
     mask_id, tokens = case.config["mask_index"], case["in.x0"]
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-    queries = Queries(*((case["in.xt"] == mask_id) & valid).nonzero(as_tuple=True))
-    log_probs = subs(case["in.logits"][queries.rows, queries.positions], mask_id)
+    method, given = MDLM(Recorded(case), mask_id=mask_id), Batch.of(tokens, is_token=valid)
     weights = weights[:, None].expand(tokens.shape)
-    return weighted_cross_entropy(log_probs, queries, tokens, weights, valid)
+    return method.loss_given(given, Corrupted((case["in.xt"] == mask_id) & valid, weights, None))
 
 
 def numbers_of_steps(case):
@@ -164,7 +177,7 @@ def numbers_of_steps(case):
 
 def bin_ends(case, steps):
     """The times of the rows on the grid of a chain, in float64 so that t - s is exact enough."""
-    return torch.round(discretise(case["in.t"], steps).double() * steps) / steps
+    return torch.round(discretize(case["in.t"], steps).double() * steps) / steps
 
 
 def d3pm_loss(case, t, steps):
@@ -248,7 +261,7 @@ def test_the_first_bin_is_finite():
     """There s = 0 and the reference returns NaN (0/0); the divergence has the limit 0 log 0 = 0."""
     case = load("text/mdlm_loss")
     for steps in numbers_of_steps(case):
-        t = discretise(torch.zeros(len(case["in.t"]), dtype=torch.float64), steps)
+        t = discretize(torch.zeros(len(case["in.t"]), dtype=torch.float64), steps)
         # Everything hidden is revealed in this step: the weight is T.
         loss = loss_with(case, Discrete(Linear(), steps).weights(t))
         torch.testing.assert_close(loss.per_token, steps * loss.cross_entropy)

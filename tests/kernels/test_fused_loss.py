@@ -12,7 +12,7 @@ from partita.kernels import cross_entropy
 from partita.kernels.cross_entropy import weighted_nats
 from partita.likelihood.bounds import nelbo
 from partita.methods import AR, MDLM, METHODS
-from partita.methods.queries import asks_everywhere
+from partita.methods.inference import queries_everywhere
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Corrupted
 from partita.randomness import Noise
@@ -117,7 +117,7 @@ def test_fused_is_plain(name, told):
 @pytest.mark.parametrize("told", TOLD)
 def test_asking_everywhere_is_asking_for_what_is_hidden(name, told):
     method = build(name)
-    assert not asks_everywhere(method, TOKENS)  # on a CPU nobody waits
+    assert not queries_everywhere(method, TOKENS)  # on a CPU nobody waits
     assert_everywhere_same(method, **TOLD[told])
 
 

@@ -20,7 +20,6 @@ from partita.methods.genmd4 import SECOND_MASK, GenMD4, MaskedTwice, surplus
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Corrupted
-from partita.processes.masked import posterior, reverse
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.schedules import make_schedule, sampling_grid
@@ -45,6 +44,7 @@ from tests.support.genmd4_laws import (
     table_genmd4,
     transition,
 )
+from tests.support.masked_process import posterior, reverse
 
 SAMPLES = 30_000
 
@@ -61,7 +61,7 @@ def discrete_bound(model, x, grid):
     truth, masked = x.expand(len(fits), -1), fits == MASK
     for t, s in itertools.pairwise(grid.tolist()):
         before, after = (torch.full((len(fits),), v, dtype=torch.float64) for v in (t, s))
-        chance = model.log_mask(truth, masked, before, torch.ones_like(masked)).exp().detach()
+        chance = model.log_mask(truth, masked, before.log(), torch.ones_like(masked)).exp().detach()
         p = step_table(model, fits, s, t)
         for place, token in enumerate(x.tolist()):
             own = slice(place, place + 1)
@@ -282,7 +282,7 @@ def test_the_objective_s_gradient_is_that_of_the_bound():
                 allow_unused=True,
                 materialize_grads=True,
             )
-            chance = sum(model.log_mask(x[None], z, t, valid) for z in masks).exp().detach()
+            chance = sum(model.log_mask(x[None], z, t.log(), valid) for z in masks).exp().detach()
             expected += share * chance * parts[0]
             expected_table += share * chance * parts[1]
 

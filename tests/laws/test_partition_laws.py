@@ -30,7 +30,7 @@ from partita.processes.corruption import (
     make_corruption,
     unweighted,
 )
-from partita.processes.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
+from partita.processes.masked import prior_nats, reconstruction_nats
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.schedules import Schedule, make_schedule, sampling_grid
@@ -60,6 +60,7 @@ from tests.support.bounds import (
     discrete_bound,
     quadrature,
 )
+from tests.support.masked_process import marginal, posterior, reverse
 from tests.support.partition_bounds import (
     CORRUPTIONS,
     discrete_groups,
@@ -609,7 +610,7 @@ def subset_variances(method, x):
     The second column is what is left when the rows of a batch are spread evenly over k.
     """
     drawn, chance = subset_partitions(torch.ones_like(x, dtype=torch.bool))
-    both = method.loss_given(Batch.of(x.expand(len(chance), -1)), drawn).per_sequence.detach()
+    both = method.loss_of_groups(Batch.of(x.expand(len(chance), -1)), drawn).per_sequence.detach()
     masks = all_masks(len(x))[1:]
     size = masks.sum(-1)
     weights = (len(x) / size.double())[:, None].expand(masks.shape)
@@ -688,8 +689,8 @@ def test_complementary_masking_has_the_same_loss(padded):
         drawn = law.partition(real, Noise.for_batch(1, len(x)), 0, len(x))
         shown = torch.where(real, x, MASK)  # a network with masks sees them in place of padding
         ours, theirs = (
-            pgm.loss_given(Batch.of(x, is_token=valid), drawn),
-            masked.loss_given(Batch.of(shown, is_token=valid), drawn),
+            pgm.loss_of_groups(Batch.of(x, is_token=valid), drawn),
+            masked.loss_of_groups(Batch.of(shown, is_token=valid), drawn),
         )
         assert torch.equal(ours.counted, theirs.counted)
         assert torch.equal(ours.counted, real)
@@ -720,10 +721,10 @@ def test_padding_changes_nothing_for_others():
     generator = torch.Generator().manual_seed(1)
     valid = torch.rand(x.shape, generator=generator) < 0.6
     drawn = Subset().partition(valid, Noise.for_batch(0, len(x)), 0, len(x))
-    loss = method.loss_given(Batch.of(x, is_token=valid), drawn)
+    loss = method.loss_of_groups(Batch.of(x, is_token=valid), drawn)
     other = torch.where(valid, x, (x + 1) % VOCAB)
     swapped = Partition(drawn.groups | ~valid, drawn.weights)
-    again = method.loss_given(Batch.of(other, is_token=valid), swapped)
+    again = method.loss_of_groups(Batch.of(other, is_token=valid), swapped)
     assert torch.equal(loss.per_token, again.per_token)
     assert torch.equal(loss.counted, valid)
     assert torch.equal(again.counted, valid)

@@ -24,16 +24,7 @@ from partita.networks import CausalTransformer, TransformerConfig
 from partita.networks.base import Network
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Continuous, Corrupted
-from partita.processes.ctmc import (
-    Rates,
-    campbell_constant,
-    campbell_rate,
-    noise_rate,
-    over_sequences,
-    rate_divergence,
-    total_noise,
-    true_reverse,
-)
+from partita.processes.ctmc import Rates, noise_rate, total_noise
 from partita.processes.draws import Noised
 from partita.processes.graphs import Absorbing, Uniform
 from partita.processes.masked import reconstruction_nats
@@ -54,6 +45,15 @@ from tests.laws.tables import (
     data_law,
     random_logits,
     table_md4,
+)
+from tests.support.rates import (
+    campbell_constant,
+    campbell_rate,
+    mean_from_score,
+    over_sequences,
+    rate_divergence,
+    score_from_mean,
+    true_reverse,
 )
 from tests.support.score_laws import (
     CHAINS,
@@ -414,7 +414,7 @@ def test_exact_scores_satisfy_the_constraint():
         close(sums, torch.full_like(sums, odds), rtol=1e-6, atol=0)
         close(scores[masked], odds * mean[numbers][masked], rtol=1e-6, atol=0)
         sigma = total_noise(model.schedule, t).expand(states.shape)
-        again = model.graph.score_from_mean(mean[numbers], states, sigma)[..., :VOCAB]
+        again = score_from_mean(model.graph, mean[numbers], states, sigma)[..., :VOCAB]
         close(scores[masked], again[masked], rtol=1e-6, atol=0)
 
 
@@ -426,9 +426,9 @@ def test_mean_and_score_are_inverse(chain):
     mean = torch.rand(50, graph.tokens, generator=generator, dtype=torch.float64)
     mean = mean / mean.sum(-1, keepdim=True)
     sigma = 0.1 + torch.rand(50, generator=generator, dtype=torch.float64)
-    score = graph.score_from_mean(mean, x, sigma)
+    score = score_from_mean(graph, mean, x, sigma)
     torch.testing.assert_close(score.gather(-1, x[:, None]), torch.ones(50, 1).double())
-    torch.testing.assert_close(graph.mean_from_score(score, x, sigma), mean)
+    torch.testing.assert_close(mean_from_score(graph, score, x, sigma), mean)
 
 
 # Campbell et al. ---------------------------------------------------------------------------------

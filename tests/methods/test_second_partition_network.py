@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 CHECKS = """
 import torch, partita
 from partita.execution.sampling import has_program
-from partita.methods.queries import can_be_recorded
+from partita.methods.inference import can_be_recorded
 from partita.training.throughput import flops_per_token
 from tests.support.second_partition import Twice
 

@@ -31,6 +31,7 @@ from partita.models.published.reference import load_dit, load_partition
 from partita.networks import Transformer
 from tests.golden import cases
 from tests.support.checkpoints import lightning, other, parameters, state_of, write_tokenizer
+from tests.support.partition_oracle import predict_both
 
 CLOSE = {"atol": 2e-5, "rtol": 0.0}
 QUERIES = {
@@ -84,8 +85,8 @@ def mdlm_error(model, case):
 def pgm_error(model, case, queries):
     """The same for PGM: all tokens of both groups."""
     with torch.no_grad():
-        ours, at = model.method.predict_both(
-            Batch.of(case["in.tokens"]), case["in.group_idxs"].bool()
+        ours, at = predict_both(
+            model.method, Batch.of(case["in.tokens"]), case["in.group_idxs"].bool()
         )
     theirs = case[f"out.{QUERIES[queries]}.train"][..., :-1].log_softmax(-1)
     return (ours - theirs[at.rows, at.positions]).abs().max().item()

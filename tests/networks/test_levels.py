@@ -10,14 +10,14 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from partita.networks.levels import discretised_logistic, mixture_log_probabilities
+from partita.networks.levels import discretized_logistic, mixture_log_probabilities
 
 
 def test_logistics_are_integrals():
     """Against the integral of the density over what rounds to each level."""
     for mean, scale in ((3.2, 0.7), (-1.0, 2.0), (9.7, 0.2), (4.0, 5.0)):
         numbers = torch.tensor([mean, math.log(scale)], dtype=torch.float64)
-        ours = discretised_logistic(*numbers, 9).exp().numpy()
+        ours = discretized_logistic(*numbers, 9).exp().numpy()
         edges = np.array([-np.inf, *(np.arange(8) + 0.5), np.inf])
         density = stats.logistic(mean, scale).pdf
         theirs = [
@@ -59,8 +59,8 @@ def test_extreme_numbers_are_finite(dtype):
 def test_tails_lose_no_digits():
     """Far from the mean a difference of two distribution functions would be 0."""
     mean, log_scale = torch.tensor([0.0]), torch.tensor([-1.0])
-    ours = discretised_logistic(mean, log_scale, 256)[0]
-    exact = discretised_logistic(mean.double(), log_scale.double(), 256)[0]
+    ours = discretized_logistic(mean, log_scale, 256)[0]
+    exact = discretized_logistic(mean.double(), log_scale.double(), 256)[0]
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-6)
     assert ours[200] < -500
 

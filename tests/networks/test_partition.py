@@ -205,7 +205,7 @@ def test_aggregates_are_those_of_each_segment(queries, scale):
     segments = torch.tensor([3, 1, 3, 5, 3, 5])
     memory = scale * torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(0))
     memory.requires_grad_()
-    ours = build(queries).swap.summary(memory, segments, 7)
+    ours = build(queries).swap.aggregates(memory, segments, 7)
     parts = [memory[segments == segment] for segment in range(7)]
     if queries == "mean":
         expected = [part.mean(0) if len(part) else part.sum(0) for part in parts]
@@ -455,7 +455,9 @@ def test_a_partition_network_learns(queries, process):
     optimiser, losses = torch.optim.Adam(method.parameters(), 1e-2), []
     groups = torch.tensor([[True, False, True, False, False, True]]).expand_as(tokens)
     for step in range(60):
-        log_probs, asked = method.predict_both(partita.Batch.of(tokens), groups ^ bool(step % 2))
+        log_probs, asked = partition_oracle.predict_both(
+            method, partita.Batch.of(tokens), groups ^ bool(step % 2)
+        )
         loss = -log_probs.gather(1, tokens[asked.rows, asked.positions][:, None]).mean()
         optimiser.zero_grad()
         loss.backward()

@@ -10,7 +10,7 @@ from partita.errors import InputError
 from partita.schedules import (
     GRIDS,
     SCHEDULES,
-    discretise,
+    discretize,
     make_schedule,
     sampling_grid,
 )
@@ -155,9 +155,9 @@ def test_cosine_grid_under_the_linear_schedule_visits_the_alphas_of_the_cosine_s
     torch.testing.assert_close(linear, cosine)
 
 
-def test_discretise_takes_the_end_of_the_bin():
+def test_discretize_takes_the_end_of_the_bin():
     t = torch.tensor([0.0, 0.1, 0.25, 0.99, 1.0])
-    assert discretise(t, 4).tolist() == [0.25, 0.25, 0.5, 1.0, 1.0]
+    assert discretize(t, 4).tolist() == [0.25, 0.25, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from partita.contracts.layouts import DENSE
 from partita.methods.diffusion_lm import EmbeddingDDPM
 from partita.networks.base import NetworkConfig
 from partita.networks.vectors import VectorNetwork
+from partita.processes.gaussian import gaussian
+from partita.randomness import Purpose
 
 
 @dataclass(frozen=True)
@@ -80,3 +82,12 @@ def token_law(model):
         move = Normal(mean, sigma).log_prob(GRID).exp()
         density = density @ move * (GRID[1] - GRID[0])
     raise AssertionError("unreachable")
+
+
+def all_terms(model, x_0, noise) -> torch.Tensor:
+    """L_0, ..., L_{T-1} and L_T (DDPM eq. 5) of each row, with independent noise for each t."""
+    terms = []
+    for number in range(1, model.process.steps + 1):
+        t = torch.full((len(x_0),), number)
+        terms.append(model.term(x_0, t, gaussian(noise, Purpose.MASK, number, x_0)))
+    return torch.stack([*terms, model.prior_term(x_0)], dim=1)

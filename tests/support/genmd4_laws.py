@@ -52,7 +52,7 @@ def losses_at(model, x, times):
         Batch.of(tokens, is_token=valid), MaskedTwice((masked, masked), row_times)
     )
     nats = (loss.per_token - model.ends(tokens, valid)).sum(-1)
-    chance = model.log_mask(tokens, masked, row_times, valid).exp()
+    chance = model.log_mask(tokens, masked, row_times.log(), valid).exp()
     return (chance * nats).reshape(len(times), -1).sum(-1)
 
 

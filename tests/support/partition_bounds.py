@@ -16,7 +16,7 @@ def group_nats(method, tokens, partition, valid=None):
 
     The loss is the mean of the two bounds, so each group enters it with half its weight.
     """
-    loss = method.loss_given(Batch.of(tokens, is_token=valid), partition)
+    loss = method.loss_of_groups(Batch.of(tokens, is_token=valid), partition)
     nats, groups = 2 * loss.per_token.detach(), partition.groups
     assert torch.equal(loss.counted, torch.ones_like(groups) if valid is None else valid)
     both = torch.stack([torch.where(groups, nats, 0).sum(-1), torch.where(groups, 0, nats).sum(-1)])

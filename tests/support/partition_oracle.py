@@ -11,9 +11,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.layouts import DENSE, DenseLayout, Layout, Queries
-from partita.contracts.packed import NOWHERE, PackedBatch, places_of
+from partita.contracts.packed import NOWHERE, PackedBatch, indices_of
+from partita.methods.inference import query_groups
 from partita.networks.conditions import RowCondition
 from partita.networks.partition import PartitionTransformer
+
+
+def predict_both(method, batch, groups) -> tuple[Tensor, Queries]:
+    """log x_theta(x; g) for every real token given the other group, and their positions."""
+    logits, queries = query_groups(method, batch, groups, fused=False)
+    return method.log_probabilities(logits), queries
 
 
 def both(
@@ -37,7 +44,7 @@ def both_by_masks(
     documents = PackedBatch.of_rows(tokens, layout)
     number = documents.sequence_ids.view(tokens.shape)
     positions = documents.position_ids.view(tokens.shape)
-    group, places = 2 * number + groups.long(), places_of(real, tokens)
+    group, places = 2 * number + groups.long(), indices_of(real, tokens)
     condition = network.condition(scalar, label, tokens.shape[0])
     readable = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
     x = network.embed(tokens.where(readable, 0))
@@ -54,8 +61,10 @@ def both_by_masks(
     other = (group[:, :, None] ^ 1 == group_read[:, None, :]) & readable[:, None, :]
     vectors = None if condition is None else condition[:, None]
     memory = network._encode(x, read, DenseLayout(same), vectors)
-    summary = network.swap.summary(memory[readable], group_read[readable], 2 * documents.count)
-    aggregate = None if summary is None else summary[group ^ 1]
+    aggregates = network.swap.aggregates(
+        memory[readable], group_read[readable], 2 * documents.count
+    )
+    aggregate = None if aggregates is None else aggregates[group ^ 1]
     hidden = network._decode(memory, read, positions, aggregate, DenseLayout(other), vectors)
     conditioned = None if condition is None else RowCondition(condition, places.rows)
     return network._project(hidden[places], conditioned), places

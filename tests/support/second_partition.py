@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from partita.commands import main
-from partita.contracts.packed import places_of
+from partita.contracts.packed import indices_of
 from partita.errors import require_positive
 from partita.networks import NETWORKS, KindOptions, PartitionNetwork, Transformer
 
@@ -48,7 +48,7 @@ class Twice(nn.Module, PartitionNetwork):
         return self.reader(masked, queries=queries, **conditions) / self.options.softness
 
     def both(self, tokens, groups, *, real=None, **conditions):
-        queries = places_of(real, tokens)
+        queries = indices_of(real, tokens)
         ways = (self(tokens, shown, queries=queries, **conditions) for shown in (groups, ~groups))
         from_one, from_zero = ways
         own = groups[queries.rows, queries.positions][:, None]

@@ -202,7 +202,7 @@ def _measured(
 ) -> Iterator[tuple[str, list[Speed]]]:
     """Yield the tables of one subject, each when it is ready."""
     network, rows = chosen.network, chosen.batch_size
-    slow = device.type == "cpu" or chosen.partition.summarises
+    slow = device.type == "cpu" or chosen.partition.aggregates
     usual = ["eager"] if slow else [*SPEEDS]
     speeds = tuple(chosen.speeds or usual)
     race_options: dict[str, Any] = {

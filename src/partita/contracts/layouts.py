@@ -12,7 +12,7 @@ The names are those of flash-attention; `contracts/packed.py` has a worked examp
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from partita.devices import readable
 from partita.errors import require
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,9 @@ class PackedLayout:
         if longest is None or readable(ends):
             actual = int(offsets.diff().max()) if stops.numel() else 0
             longest = actual if longest is None else longest
-            require(
-                longest >= actual,
-                "longest",
-                f"is {longest}, but a document has {actual} tokens",
-                "leave it out, or give the length of a row",
-            )
+            problem = f"is {longest}, but a document has {actual} tokens"
+            remedy = "leave it out, or give the length of a row"
+            require(longest >= actual, "longest", problem, remedy)
         return PackedLayout(offsets, offsets, longest, longest, within_rows=True)
 
     @property
@@ -93,11 +90,8 @@ class PackedLayout:
         if not readable(self.cu_seqlens_q):
             return
         held = int(self.cu_seqlens_q[-1])
-        require(
-            held == tokens.numel(),
-            "layout",
-            f"its sequences hold {held} tokens, but there are {tokens.numel()}",
-        )
+        problem = f"its sequences hold {held} tokens, but there are {tokens.numel()}"
+        require(held == tokens.numel(), "layout", problem)
 
     def sequence_ids(self) -> Int[Tensor, "N"]:
         """The index of each packed query's sequence."""
@@ -132,7 +126,4 @@ class Queries(NamedTuple):
 Layout = DenseLayout | PackedLayout
 DENSE = DenseLayout()
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int, Int32, Int64, Shaped
@@ -49,7 +48,7 @@ from torch.nn import functional as F
 
 from partita.contracts.layouts import Layout, PackedLayout, Queries
 from partita.devices import readable
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 
 NOWHERE = 0
 """The position of tokens without one: rotary attention rotates nothing there."""
@@ -82,7 +81,7 @@ class PackedBatch:
     @staticmethod
     def of_rows(tokens: Int[Tensor, "B L"], layout: Layout) -> PackedBatch:
         """All tokens of a rectangular batch; its sequences are its rows, or those of the layout."""
-        indices, (count, length) = places_of(None, tokens), tokens.shape
+        indices, (count, length) = indices_of(None, tokens), tokens.shape
         if not isinstance(layout, PackedLayout):
             ends = torch.arange(count + 1, device=tokens.device, dtype=torch.int32) * length
             return PackedBatch(ends, length, indices.rows, indices.positions, indices)
@@ -222,7 +221,7 @@ def unsorted(x: Shaped[Tensor, "N *w"], order: Int64[Tensor, "N"]) -> Shaped[Ten
     return torch.empty_like(x).index_copy(0, order, x)
 
 
-def places_of(real: Bool[Tensor, "B L"] | None, like: Int[Tensor, "B L"]) -> Queries:
+def indices_of(real: Bool[Tensor, "B L"] | None, like: Int[Tensor, "B L"]) -> Queries:
     """Row and position of every token, or of the real ones."""
     if real is not None:
         return Queries(*real.nonzero(as_tuple=True))
@@ -230,7 +229,4 @@ def places_of(real: Bool[Tensor, "B L"] | None, like: Int[Tensor, "B L"]) -> Que
     return Queries(flat // like.shape[1], flat % like.shape[1])
 
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

@@ -23,29 +23,19 @@ class Prompt:
     open: Tensor | None = None
 
     def __post_init__(self) -> None:
-        require(
-            isinstance(self.tokens, Tensor) and isinstance(self.known, Tensor),
-            "prompt",
-            "tokens and known must be tensors, "
-            f"got {type(self.tokens).__name__} and {type(self.known).__name__}",
-        )
-        require(
-            self.tokens.ndim == 2 and self.tokens.shape == self.known.shape,
-            "prompt",
-            "tokens and known must both be [samples, length], "
-            f"got {list(self.tokens.shape)} and {list(self.known.shape)}",
-        )
-        gaps = (self.tokens.shape[0], self.tokens.shape[1] + 1)
-        require(
-            self.open is None or (self.open.shape == gaps and self.open.dtype == torch.bool),
-            "prompt",
-            "open must be bool and [samples, length + 1], one for each gap",
-        )
-        require(
-            self.tokens.dtype == torch.int64 and self.known.dtype == torch.bool,
-            "prompt",
-            f"tokens must be int64 and known bool, got {self.tokens.dtype} and {self.known.dtype}",
-        )
+        tokens, known = self.tokens, self.known
+        tensors = isinstance(tokens, Tensor) and isinstance(known, Tensor)
+        kinds = f"{type(tokens).__name__} and {type(known).__name__}"
+        require(tensors, "prompt", f"tokens and known must be tensors, got {kinds}")
+        problem = "tokens and known must both be [samples, length], "
+        problem += f"got {list(tokens.shape)} and {list(known.shape)}"
+        require(tokens.ndim == 2 and tokens.shape == known.shape, "prompt", problem)
+        gaps = (tokens.shape[0], tokens.shape[1] + 1)
+        fits = self.open is None or (self.open.shape == gaps and self.open.dtype == torch.bool)
+        problem = "open must be bool and [samples, length + 1], one for each gap"
+        require(fits, "prompt", problem)
+        problem = f"tokens must be int64 and known bool, got {tokens.dtype} and {known.dtype}"
+        require(tokens.dtype == torch.int64 and known.dtype == torch.bool, "prompt", problem)
 
     def to(self, device: torch.device) -> Prompt:
         """The same on another device."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from partita import samplers
 from partita.contracts.prompt import Prompt
+from partita.contracts.shapes import Labels
 from partita.errors import require
 from partita.execution.sampling import has_program, reveal
 from partita.kernels import KERNELS
@@ -88,7 +89,7 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    label: int | Int64[Tensor, "B"] | None = None,
+    label: int | Labels | None = None,
     guidance: float | None = None,
     guidance_schedule: str = "constant",
     callback: Callback | None = None,

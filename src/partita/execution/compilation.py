@@ -40,7 +40,7 @@ def compile_parts(network: nn.Module, dynamic: bool | None = None) -> None:
     if dynamic:
         _compile_method(network, "_rotary")
         if swap is not None:
-            _compile_method(swap, "queries")
+            _compile_method(swap, "start")
 
 
 @functools.cache

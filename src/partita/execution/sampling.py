@@ -35,7 +35,6 @@ from partita.samplers.guided_models import GuidedDenoiser
 from partita.samplers.state import SamplerState
 
 KEPT = 8  # cached programs per model
-SUMMARIES = ("mean", "logsumexp")  # queries that would read empty slots too
 
 
 @dataclass
@@ -62,7 +61,7 @@ def has_program(model: object) -> bool:
         return False
     network: object = model.network
     if type(network) is PartitionTransformer:
-        return network.options.queries not in SUMMARIES
+        return not network.options.aggregates  # which would read empty slots too
     return type(network) is Transformer and not network.options.ordered
 
 
@@ -84,11 +83,10 @@ def reveal(
         torch.no_grad(),
         _program(model, guidance, state, len(table.steps), context.decoding, compiled) as program,
     ):
-        where = torch.arange(plan.shape[1], device=plan.device)[None]
         program.buffers.set(
             torch.where(seen, state.tokens, model.mask_id),
             table,
-            context.noise.uniform(Purpose.TOKEN, 0, where),
+            context.noise.uniforms(Purpose.TOKEN, 0, plan.shape[1]),
             _scalars(model, table),
             label,
         )
@@ -106,12 +104,9 @@ def reveal(
                 context.report(step, steps, before, rows, positions)
         state.tokens.copy_(torch.where(plan >= 0, program.buffers.by_row, state.tokens))
         broken = int(program.buffers.broken)
-    require(
-        not broken,
-        "logits",
-        "a prediction holds a NaN, an infinity or no possible token",
-        "the network's weights or inputs are broken",
-    )
+    problem = "a prediction holds a NaN, an infinity or no possible token"
+    remedy = "the network's weights or inputs are broken"
+    require(not broken, "logits", problem, remedy)
     state.revealed |= plan >= 0
     return state.tokens
 
@@ -179,9 +174,7 @@ def _programs(model: MaskedMethod, device: torch.device, compiled: bool) -> Kept
     copies = _KEPT.setdefault(model, {})
     held = copies.get((dtype, compiled))
     if held is None or held.form != form:
-        with torch.inference_mode(
-            False
-        ):  # tensors made in inference mode cannot be written outside
+        with torch.inference_mode(False):  # its tensors could not be written outside
             copied = _inference_copy(network, dtype, compiled)
             held = KeptPrograms(copied, pad_in_place(copied.head), form, Memory(device))
         copies[dtype, compiled] = held

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from partita.contracts.batch import Batch
 from partita.contracts.estimate import Estimate
 from partita.contracts.layouts import DENSE, Layout, PackedLayout
-from partita.contracts.loss import Loss
 from partita.errors import require, require_int
 from partita.methods.base import check_batch
 from partita.methods.contracts import TextMethod
@@ -89,7 +88,7 @@ def replicate_nats(
         for step in range(passes):
             for batch in _batches(method, tokens, is_token, labels, batch_size):
                 loss = method.loss(batch, Noise(seed, numbers[batch.rows]), step, **choices)
-                totals[step] += _nats(loss)
+                totals[step] += float(loss.per_sequence.double().sum())
                 if progress is not None:
                     progress((step + (int(batch.rows[-1]) + 1) / len(tokens)) / passes)
     require_finite(totals)
@@ -131,9 +130,8 @@ def _choices(
     if isinstance(method, MaskedMethod):
         chosen["corruption"] = _bound_corruption(method, corruption)
     else:
-        require(
-            corruption is None, "corruption", f"there is no choice of it for {kind}", "leave it out"
-        )
+        problem = f"there is no choice of it for {kind}"
+        require(corruption is None, "corruption", problem, "leave it out")
     if groups is not None:
         makes = isinstance(method, PartitionMethod)
         require(makes, "groups", f"{kind} makes no partitions", "leave it out")
@@ -165,21 +163,11 @@ def apart(is_token: Tensor) -> Layout:
     return PackedLayout.of_documents(is_token != F.pad(is_token[:, 1:], (0, 1)))
 
 
-def _nats(loss: Loss) -> float:
-    return float(loss.per_sequence.double().sum())
-
-
 def _bound_corruption(method: MaskedMethod, corruption: str | Corruption | None) -> Corruption:
-    chosen = (
-        method.bound_corruption
-        if corruption is None
-        else make_corruption(corruption, method.schedule)
-    )
-    require(
-        chosen.bound,
-        "corruption",
-        f"the weights of {type(chosen).__name__} are not those of a bound",
-        "leave it out, or use 'subset', 'continuous' or 'discrete'",
-    )
+    wanted = method.bound_corruption if corruption is None else corruption
+    chosen = make_corruption(wanted, method.schedule)
+    problem = f"the weights of {type(chosen).__name__} are not those of a bound"
+    remedy = "leave it out, or use 'subset', 'continuous' or 'discrete'"
+    require(chosen.bound, "corruption", problem, remedy)
     method.check_corruption(chosen)
     return chosen

@@ -28,11 +28,8 @@ def exact_log_likelihood(
     require(isinstance(tokens, Tensor), "tokens", f"must be a tensor, got {type(tokens).__name__}")
     require(tokens.ndim == 1, "tokens", f"must be one sequence, got shape {list(tokens.shape)}")
     length = tokens.numel()
-    require(
-        length <= EXACT_LENGTH,
-        "tokens",
-        f"{length} are too many to enumerate: {EXACT_LENGTH} at most",
-    )
+    problem = f"{length} are too many to enumerate: {EXACT_LENGTH} at most"
+    require(length <= EXACT_LENGTH, "tokens", problem)
     require(isinstance(model, Denoiser), "model", "must be a masked model", "use nelbo")
     require(not model.timed, "model", "its predictions depend on the time", "use a time-free model")
     if visible is not None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.contracts.estimate import Estimate
+from partita.contracts.shapes import Labels, Tokens
 from partita.errors import require, require_int
 from partita.likelihood.bounds import require_finite
 from partita.methods.base import check_batch
@@ -75,20 +76,14 @@ def order_likelihood(
 
 def require_ordered(model: object) -> None:
     """Raise an InputError unless the model is a masked one, which can use any order."""
-    require(
-        isinstance(model, Denoiser),
-        "order",
-        f"{type(model).__name__} does not reveal tokens in an order",
-        "it is for mdlm, mdlm-complementary, md4, maskgit and pgm; a loaded model has a `method`",
-    )
+    problem = f"{type(model).__name__} does not reveal tokens in an order"
+    remedy = "it is for mdlm, mdlm-complementary, md4, maskgit and pgm"
+    remedy += "; a loaded model has a `method`"
+    require(isinstance(model, Denoiser), "order", problem, remedy)
 
 
 def _nats(
-    model: Denoiser,
-    tokens: Int64[Tensor, "B L"],
-    order: Order,
-    noise: Noise,
-    label: Int64[Tensor, "B"] | None,
+    model: Denoiser, tokens: Tokens, order: Order, noise: Noise, label: Labels | None
 ) -> Float64[Tensor, "B"]:
     """Nats of each sequence of a batch."""
     batch, length = tokens.shape

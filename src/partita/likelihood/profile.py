@@ -82,18 +82,14 @@ def profile(
 
 def require_profiled(method: object) -> None:
     """Raise an InputError unless the method is a masked one, whose bound is such an area."""
-    require(
-        isinstance(method, MaskedMethod),
-        "profile",
-        f"there is none of {type(method).__name__}",
-        "it is for mdlm, mdlm-complementary, md4, maskgit and pgm",
-    )
+    problem = f"there is none of {type(method).__name__}"
+    remedy = "it is for mdlm, mdlm-complementary, md4, maskgit and pgm"
+    require(isinstance(method, MaskedMethod), "profile", problem, remedy)
 
 
 def _shares(noise: Noise, step: int, level: int, levels: int) -> Float64[Tensor, "B"]:
     """A share of hidden tokens for each row, somewhere in the level."""
-    one = torch.zeros(1, 1, dtype=torch.int64, device=noise.samples.device)
-    return (level + noise.uniform(Purpose.TIME, step, one)[:, 0]) / levels
+    return (level + noise.uniforms(Purpose.TIME, step, 1)[:, 0]) / levels
 
 
 def _nats(
@@ -106,8 +102,7 @@ def _nats(
     step: int,
 ) -> float:
     """n times the mean nats of a row's hidden tokens, over all rows of a batch."""
-    positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
-    u = noise.uniform(Purpose.MASK, step, positions)
+    u = noise.uniforms(Purpose.MASK, step, tokens.shape[1])
     length = is_token.sum(-1)
     if method.timed:
         hidden = (u < share[:, None]) & is_token

@@ -6,20 +6,23 @@ a probability too and the likelihood is exact.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, PackedLayout
 from partita.contracts.loss import Loss
-from partita.contracts.packed import places_of
+from partita.contracts.packed import indices_of
+from partita.contracts.shapes import Labels, Tokens
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import CausalModel, TextMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import CausalModel
 from partita.methods.mdlm import subs
-from partita.methods.queries import Prediction, ask
+from partita.methods.weighing import fuses, weighted_cross_entropy
 from partita.networks.attention import KeyValueCache
 from partita.networks.causal import CausalTransformer
 from partita.networks.kinds import new_network
@@ -28,7 +31,7 @@ from partita.randomness import Noise
 
 
 @METHODS.register("ar")
-class AR(nn.Module, TextMethod, CausalModel):
+class AR(NetworkMethod, CausalModel):
     """A causal network and its start token (the last input id by default)."""
 
     about = About(
@@ -36,6 +39,7 @@ class AR(nn.Module, TextMethod, CausalModel):
         equation="log p(x) = sum_l log p(x_l | x_<l)",
         loss="cross-entropy of the next token, the exact likelihood",
     )
+    network: CausalTransformer
     reads = "past"
     exact = True
     plain_softmax = True
@@ -44,12 +48,9 @@ class AR(nn.Module, TextMethod, CausalModel):
 
     def __init__(self, network: CausalTransformer, *, start_id: int | None = None) -> None:
         super().__init__()
-        require(
-            isinstance(network, CausalTransformer),
-            "network",
-            f"AR needs a CausalTransformer, got {type(network).__name__}",
-            "a network that looks ahead would read the answers",
-        )
+        problem = f"AR needs a CausalTransformer, got {type(network).__name__}"
+        remedy = "a network that looks ahead would read the answers"
+        require(isinstance(network, CausalTransformer), "network", problem, remedy)
         self.network = network
         self.start_id = network.config.vocab_size - 1 if start_id is None else start_id
 
@@ -63,15 +64,6 @@ class AR(nn.Module, TextMethod, CausalModel):
         """The id at positions that are not generated yet: the start token, never a real one."""
         return self.start_id
 
-    @property
-    def vocab_size(self) -> int:
-        return self.network.config.vocab_size
-
-    @property
-    def length(self) -> int:
-        """Longest sequence; the network reads the start token and all tokens but the last."""
-        return self.network.config.length
-
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         """log p(next token), with no mass on the start token."""
         return subs(logits, self.start_id)
@@ -81,15 +73,12 @@ class AR(nn.Module, TextMethod, CausalModel):
         return self.network.new_caches(batch)
 
     def following(
-        self,
-        tokens: Int64[Tensor, "B N"],
-        caches: list[KeyValueCache],
-        label: Int64[Tensor, "B"] | None = None,
+        self, tokens: Int64[Tensor, "B N"], caches: list[KeyValueCache], label: Labels | None = None
     ) -> Float[Tensor, "B V"]:
         """Append tokens to the caches; log-probabilities of the token that follows them."""
         return self.log_probabilities(self.network.extend(tokens, caches, label))
 
-    def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
+    def shifted(self, tokens: Tokens, layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
         """The inputs from which each token is predicted: the start token, then all but the last.
 
         Under a `PackedLayout` every sequence has its own start token.
@@ -112,11 +101,13 @@ class AR(nn.Module, TextMethod, CausalModel):
         Under a `PackedLayout`, x_<l are the earlier tokens of the same sequence.
         """
         batch = check_batch(batch, self).padded_with(self.start_id)
-        layout, queries = batch.layout(), places_of(batch.is_token, batch.tokens)
+        layout, queries = batch.layout(), indices_of(batch.is_token, batch.tokens)
         read = self.shifted(batch.tokens, layout)
-        conditions = {"queries": queries, "label": batch.label, "layout": layout}
-        prediction = Prediction(self, ask(self, read, fused=True, **conditions), queries)
-        return prediction.cross_entropy(batch, torch.ones(read.shape, device=read.device))
+        given: dict[str, Any] = {"queries": queries, "label": batch.label, "layout": layout}
+        given |= {"project": False} if fuses(self) else {}
+        output = self.network(read, **given)
+        weights = torch.ones(read.shape, device=read.device)
+        return weighted_cross_entropy(self, output, queries, batch, weights)
 
-    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002 - whatever they are
+    def needs_host_sync(self, tokens: Tokens) -> bool:  # noqa: ARG002 - whatever they are
         return not self.network.recordable

@@ -5,21 +5,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from partita.contracts.batch import Batch
+from partita.contracts.layouts import DENSE, Layout
 from partita.devices import readable
-from partita.errors import require
+from partita.errors import require, require_known
 from partita.methods.contracts import FAMILIES, Model, TextMethod
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
+from partita.networks.base import AnyNetwork
 from partita.registry import Registry
 
-if not TYPE_CHECKING:
+CONDITIONINGS = ("none", "sigma", "time")
 
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)
 
 
 M = TypeVar("M", bound=type)
@@ -73,17 +74,35 @@ class About:
     """The options of a recipe, by key under `method`, and the values of each."""
 
 
+class NetworkMethod(nn.Module, TextMethod):
+    """A method over one network, whose sizes are the method's."""
+
+    network: Any
+
+    @property
+    def length(self) -> int:
+        """Longest sequence."""
+        return int(self.network.config.length)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.network.config.vocab_size)
+
+    def logits(self, tokens: Tensor, layout: Layout, **given: Any) -> Tensor:
+        """The network's output; it is given a layout only if there is one."""
+        given |= {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
+        output: Tensor = self.network(tokens, **given)
+        return output
+
+
 def check_batch(batch: Batch, model: Model) -> Batch:
     """Return the batch; refuse it if its sizes or ids are wrong, or its data has masks."""
     given = type(batch).__name__
     problem, remedy = f"must be a Batch, got {given}", "give partita.Batch.of(tokens)"
     require(isinstance(batch, Batch), "batch", problem, remedy)
-    require(
-        batch.tokens.shape[1] <= model.length,
-        "tokens",
-        f"sequences of {batch.tokens.shape[1]} are longer than the model's {model.length}",
-        "cut them, or build a longer network",
-    )
+    problem = f"sequences of {batch.tokens.shape[1]} are longer than the model's {model.length}"
+    remedy = "cut them, or build a longer network"
+    require(batch.tokens.shape[1] <= model.length, "tokens", problem, remedy)
     if not readable(batch.tokens):
         return batch
     real = batch.tokens if batch.is_token is None else batch.tokens[batch.is_token]
@@ -92,19 +111,21 @@ def check_batch(batch: Batch, model: Model) -> Batch:
     return batch
 
 
+def check_conditioning(conditioning: str, network: AnyNetwork) -> None:
+    """Refuse an unknown name, or a network that is not conditioned on the time."""
+    require_known(conditioning, "conditioning", CONDITIONINGS)
+    problem = f"is {conditioning!r}, but the network is not told the time"
+    remedy = "build it with TransformerConfig(time=True), or pass conditioning='none'"
+    require(conditioning == "none" or network.config.time, "conditioning", problem, remedy)
+
+
 def check_ids(real: Tensor, model: Model, argument: str) -> None:
     """Refuse ids that are out of range, or the mask."""
     if real.numel() == 0:
         return
     low, high = int(real.min()), int(real.max())
-    require(
-        low >= 0 and high < model.vocab_size,
-        argument,
-        f"ids must lie in 0..{model.vocab_size - 1}, got {low}..{high}",
-    )
-    require(
-        not bool((real == model.mask_id).any()),
-        argument,
-        f"holds the mask token ({model.mask_id}) as if it were a real one",
-        "mark it as unknown instead" if argument == "prompt" else "",
-    )
+    problem = f"ids must lie in 0..{model.vocab_size - 1}, got {low}..{high}"
+    require(low >= 0 and high < model.vocab_size, argument, problem)
+    problem = f"holds the mask token ({model.mask_id}) as if it were a real one"
+    remedy = "mark it as unknown instead" if argument == "prompt" else ""
+    require(not bool((real == model.mask_id).any()), argument, problem, remedy)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxtyping import Int64
-from torch import Tensor
-
+from partita.contracts.shapes import Tokens
 from partita.methods.base import METHODS
+from partita.methods.inference import queries_twice
 from partita.methods.mdlm import MDLM
 from partita.methods.pgm import PGM, PartitionMethod
-from partita.methods.queries import asks_twice
 
 
 @METHODS.register("mdlm-complementary")
@@ -30,5 +28,5 @@ class ComplementaryMDLM(MDLM, PartitionMethod):
     passes = 2
     recordable = True
 
-    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        return not (self.corruption.recordable and asks_twice(self, tokens))
+    def needs_host_sync(self, tokens: Tokens) -> bool:
+        return not (self.corruption.recordable and queries_twice(self, tokens))

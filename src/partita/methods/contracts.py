@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from partita.contracts.batch import Batch
@@ -19,6 +19,7 @@ from partita.contracts.capabilities import Recordable
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
 from partita.contracts.packed import PackedTokens
+from partita.contracts.shapes import Indices, Labels, LogProbs, Marks, RowSteps, RowTimes, Tokens
 from partita.networks.attention import KeyValueCache
 from partita.networks.base import AnyNetwork, NetworkConfig
 from partita.networks.flexible import Answer
@@ -134,7 +135,7 @@ class TextMethod(Model, Recordable, ABC):
         """Nats per token to add to the loss for a bound: prior and reconstruction terms."""
         return 0.0
 
-    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:  # noqa: ARG002 - unless known
+    def needs_host_sync(self, tokens: Tokens) -> bool:  # noqa: ARG002 - unless known
         """Whether computing the loss waits for the GPU, as `nonzero` and `item` do."""
         return True
 
@@ -159,12 +160,12 @@ class Denoiser(Model, ABC):
     @abstractmethod
     def predict(
         self,
-        tokens: Int64[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        time: Float[Tensor, "B"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
+        tokens: Tokens,
+        revealed: Marks,
+        rows: Indices,
+        positions: Indices,
+        time: RowTimes | None = None,
+        label: Labels | None = None,
     ) -> Float[Tensor, "N V"]:
         """Log-probabilities of all tokens at the (row, position) pairs; the mask's is -inf."""
 
@@ -179,15 +180,12 @@ class CausalModel(Model, ABC):
 
     @abstractmethod
     def following(
-        self,
-        tokens: Int64[Tensor, "B N"],
-        caches: list[KeyValueCache],
-        label: Int64[Tensor, "B"] | None = None,
+        self, tokens: Int64[Tensor, "B N"], caches: list[KeyValueCache], label: Labels | None = None
     ) -> Float[Tensor, "B V"]:
         """Append tokens to the caches; log-probabilities of the token that follows them."""
 
     @abstractmethod
-    def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
+    def shifted(self, tokens: Tokens, layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
         """The inputs from which each token is predicted: a start token, then all but the last."""
 
 
@@ -205,25 +203,16 @@ class Chain(Model, ABC):
         return None
 
     @abstractmethod
-    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
+    def prior(self, like: Tokens) -> Float[Tensor, "B L S"]:
         """The distribution of each position's state at time 1, where sampling starts."""
 
     @abstractmethod
-    def log_mean(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
+    def log_mean(self, tokens: Tokens, time: RowTimes, label: Labels | None = None) -> LogProbs:
         """log p(x | z_t), the prediction of the clean tokens."""
 
     @abstractmethod
     def step(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        tokens: Int64[Tensor, "B L"],
-        s: Float[Tensor, "B"],
-        t: Float[Tensor, "B"],
+        self, log_mean: LogProbs, tokens: Tokens, s: RowTimes, t: RowTimes
     ) -> Float[Tensor, "B L S"]:
         """p(z_s | z_t) for s < t, given the prediction at time t."""
 
@@ -245,11 +234,11 @@ class ScoreModel(Model, ABC):
     @abstractmethod
     def log_score(
         self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        label: Int64[Tensor, "B"] | None = None,
+        tokens: Tokens,
+        time: RowTimes,
+        rows: Indices,
+        positions: Indices,
+        label: Labels | None = None,
     ) -> Float[Tensor, "N S"]:
         """log p_t(y) / p_t(x) for every state y at the (row, position) pairs."""
 
@@ -270,15 +259,12 @@ class EmbeddingModel(Model, ABC):
 
     @abstractmethod
     def log_probabilities(
-        self,
-        x_t: Float[Tensor, "B L D"],
-        t: Int64[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
+        self, x_t: Float[Tensor, "B L D"], t: RowSteps, label: Labels | None = None
+    ) -> LogProbs:
         """log p(w | x_t) of every token w at every position."""
 
     @abstractmethod
-    def clean(self, log_probs: Float[Tensor, "B L V"]) -> Float[Tensor, "B L D"]:
+    def clean(self, log_probs: LogProbs) -> Float[Tensor, "B L D"]:
         """The expected vector at each position, under these distributions of tokens."""
 
 
@@ -300,10 +286,6 @@ class FlexibleModel(Model, ABC):
 
     @abstractmethod
     def ask(
-        self,
-        text: PackedTokens,
-        t: Float[Tensor, "B"],
-        queries: Int64[Tensor, "M"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> tuple[Float[Tensor, "M V"], Answer]:
+        self, text: PackedTokens, t: RowTimes, queries: Indices, label: Labels | None = None
+    ) -> tuple[Float[Tensor, "N V"], Answer]:
         """Log-probabilities at the queried masks, and how many tokens each gap is missing."""

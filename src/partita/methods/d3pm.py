@@ -26,53 +26,35 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
-from partita.contracts.packed import places_of
-from partita.errors import require, require_number
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import Chain, TextMethod
+from partita.contracts.packed import indices_of
+from partita.contracts.shapes import Labels, LogProbs, RowSteps, RowTimes, Tokens
+from partita.errors import require, require_known, require_number
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import Chain
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
 from partita.processes.draws import Noised, even_steps
-from partita.processes.interpolating import Absorbing
 from partita.processes.matrices import make_transition
 from partita.processes.transitions import TINY, Transition
 from partita.randomness import Noise, Purpose
 from partita.schedules import Schedule
 
-HYBRID = 0.01
 LAST_STEPS = ("posterior", "prediction")
 
 # The process -------------------------------------------------------------------------------------
 
 
-def posterior(
-    transition: Transition,
-    x: Int64[Tensor, "B L"],
-    z_t: Int64[Tensor, "B L"],
-    s: Int64[Tensor, "B"],
-    t: Int64[Tensor, "B"],
-) -> Float[Tensor, "B L K"]:
-    """q(z_s | z_t, x) for steps s < t (eq. 3); z_t must have positive probability given x."""
-    start = torch.zeros_like(s)
-    joint = transition.columns(z_t, s, t) * transition.rows(x, start, s)
-    return joint / transition.entries(x, z_t, start, t)[..., None]
-
-
 def reverse(
-    transition: Transition,
-    mean: Float[Tensor, "B L V"],
-    z_t: Int64[Tensor, "B L"],
-    s: Int64[Tensor, "B"],
-    t: Int64[Tensor, "B"],
+    transition: Transition, mean: LogProbs, z_t: Tokens, s: RowSteps, t: RowSteps
 ) -> Float[Tensor, "B L K"]:
     """p(z_s | z_t) with p~ = mean (eq. 4).
 
@@ -89,7 +71,7 @@ def reverse(
 
 
 @METHODS.register("d3pm")
-class D3PM(nn.Module, TextMethod, Chain):
+class D3PM(NetworkMethod, Chain):
     """A network that predicts clean tokens, and the Markov chain that it reverses.
 
     For every transition the network's last input id is the mask, which also stands for padding.
@@ -110,6 +92,7 @@ class D3PM(nn.Module, TextMethod, Chain):
             "options.last_step": "posterior (the default) or prediction",
         },
     )
+    network: Network
     mask_id: int
 
     def __init__(
@@ -135,16 +118,11 @@ class D3PM(nn.Module, TextMethod, Chain):
         options = betas_options or {}
         self.transition = make_transition(transition, self.mask_id, betas, steps, **options)
         real, size = self.transition.tokens, self.transition.size
-        require(
-            real == self.mask_id and size <= real + 1,
-            "transition",
-            f"is over {size} states, but there are {self.mask_id} tokens and a mask",
-        )
-        if hybrid is None:
-            hybrid = HYBRID if isinstance(self.transition, Absorbing) else 0.0
+        problem = f"is over {size} states, but there are {self.mask_id} tokens and a mask"
+        require(real == self.mask_id and size <= real + 1, "transition", problem)
+        hybrid = self.transition.default_hybrid if hybrid is None else hybrid
         require_number(hybrid, "hybrid")
-        problem, known = f"unknown name {last_step!r}", ", ".join(LAST_STEPS)
-        require(last_step in LAST_STEPS, "last_step", problem, f"known: {known}")
+        require_known(last_step, "last_step", LAST_STEPS)
         self.hybrid, self.last_step = hybrid, last_step
 
     @classmethod
@@ -173,26 +151,17 @@ class D3PM(nn.Module, TextMethod, Chain):
         )
 
     @property
-    def length(self) -> int:
-        return self.network.config.length
-
-    @property
-    def vocab_size(self) -> int:
-        return self.network.config.vocab_size
-
-    @property
     def steps(self) -> int:
         """T."""
         return self.transition.steps
 
     def _predict(
         self, z: Tensor, t: Tensor, label: Tensor | None, layout: Layout = DENSE
-    ) -> Float[Tensor, "B L V"]:
+    ) -> LogProbs:
         """log p~(x | z_t) without the mask; the network is conditioned on t / T."""
-        queries = places_of(None, z)
-        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
+        queries = indices_of(None, z)
         scalar = (TIME_SCALE * t.double() / self.steps).float()
-        logits = self.network(z, queries=queries, scalar=scalar, label=label, **options)
+        logits = self.logits(z, layout, queries=queries, scalar=scalar, label=label)
         return subs(logits, self.mask_id)[:, : self.mask_id].view(*z.shape, -1)
 
     # The loss -------------------------------------------------------------------------------------
@@ -201,8 +170,7 @@ class D3PM(nn.Module, TextMethod, Chain):
         """Draw a step t for each row, evenly over 1..T, and z_t from q(z_t | x); eq. 5 at t."""
         batch = check_batch(batch, self).padded_with(0)
         t = even_steps(noise, step, batch.size, self.steps)
-        positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
-        u = noise.uniform(Purpose.MASK, step, positions)
+        u = noise.uniforms(Purpose.MASK, step, batch.tokens.shape[1])
         return self.loss_given(batch, Noised(self.transition.draw(batch.tokens, t, u), t))
 
     def loss_given(self, batch: Batch, drawn: Noised) -> Loss:
@@ -226,25 +194,16 @@ class D3PM(nn.Module, TextMethod, Chain):
 
     # Sampling -------------------------------------------------------------------------------------
 
-    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L K"]:
+    def prior(self, like: Tokens) -> Float[Tensor, "B L K"]:
         """p(z_T)."""
         return self.transition.prior().to(like.device).expand(*like.shape, -1)
 
-    def log_mean(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
+    def log_mean(self, tokens: Tokens, time: RowTimes, label: Labels | None = None) -> LogProbs:
         """log p~(x | z_t) at the step nearest to the given time."""
         return self._predict(tokens, self._step(time), label)
 
     def step(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        tokens: Int64[Tensor, "B L"],
-        s: Float[Tensor, "B"],
-        t: Float[Tensor, "B"],
+        self, log_mean: LogProbs, tokens: Tokens, s: RowTimes, t: RowTimes
     ) -> Float[Tensor, "B L K"]:
         """p(z_s | z_t) for the steps nearest to s and t; if they are the same, nothing changes."""
         before, after = self._step(t), self._step(s)

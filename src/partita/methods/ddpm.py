@@ -22,16 +22,17 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from partita.errors import require, require_int
+from partita.contracts.shapes import Labels
+from partita.errors import require, require_int, require_known
 from partita.processes.draws import even_steps
 from partita.processes.gaussian import (
     GaussianProcess,
     State,
     Steps,
-    discretised_nats,
+    discretized_nats,
     gaussian,
     make_process,
     normal_nats,
@@ -67,12 +68,8 @@ class DDPM(nn.Module):
         super().__init__()
         self.network = network
         self.process = make_process(schedule, steps)
-        for name, value, known in (
-            ("prediction", prediction, PREDICTIONS),
-            ("variance", variance, VARIANCES),
-        ):
-            hint = f"known: {', '.join(known)}"
-            require(value in known, name, f"unknown name {value!r}", hint)
+        require_known(prediction, "prediction", PREDICTIONS)
+        require_known(variance, "variance", VARIANCES)
         if levels is not None:
             require_int(levels, "levels", 2)
         self.prediction, self.variance, self.levels = prediction, variance, levels
@@ -82,7 +79,7 @@ class DDPM(nn.Module):
         """Number of class labels of the network; 0 if it has no attribute `classes`."""
         return getattr(self.network, "classes", 0)
 
-    def clean(self, x_t: State, t: Steps, label: Int64[Tensor, "B"] | None = None) -> State:
+    def clean(self, x_t: State, t: Steps, label: Labels | None = None) -> State:
         """x_0^theta, computed from whichever quantity the network predicts."""
         output = self._output(x_t, t, label)
         if self.prediction == "noise":
@@ -109,7 +106,7 @@ class DDPM(nn.Module):
         step: int = 0,
         *,
         batch: int | None = None,
-        label: Int64[Tensor, "B"] | None = None,
+        label: Labels | None = None,
     ) -> Float[Tensor, "B"]:
         """L_simple (eq. 14) of each row, averaged over its numbers: a training loss, not a bound.
 
@@ -132,7 +129,7 @@ class DDPM(nn.Module):
         step: int = 0,
         *,
         batch: int | None = None,
-        label: Int64[Tensor, "B"] | None = None,
+        label: Labels | None = None,
     ) -> Float[Tensor, "B"]:
         """An unbiased estimate of L (eq. 5) of each row in nats, from one random t."""
         _check(x_0)
@@ -140,25 +137,12 @@ class DDPM(nn.Module):
         term = self.term(x_0, t, gaussian(noise, Purpose.MASK, step, x_0), label)
         return self.prior_term(x_0) + self.process.steps * term
 
-    def all_terms(
-        self, x_0: State, noise: Noise, label: Int64[Tensor, "B"] | None = None
-    ) -> Float[Tensor, "B terms"]:
-        """L_0, ..., L_{T-1} and L_T (eq. 5) of each row in nats, with independent noise for each t.
-
-        Their sum estimates L with far less variance than `bound`, at the cost of T network calls.
-        """
-        terms = []
-        for number in range(1, self.process.steps + 1):
-            t = torch.full((len(x_0),), number, device=x_0.device)
-            terms.append(self.term(x_0, t, gaussian(noise, Purpose.MASK, number, x_0), label))
-        return torch.stack([*terms, self.prior_term(x_0)], dim=1)
-
     def prior_term(self, x_0: State) -> Float[Tensor, "B"]:
         """L_T, the divergence of q(x_T | x_0) from the prior p(x_T)."""
         return self.process.prior_nats(x_0).flatten(1).sum(1)
 
     def term(
-        self, x_0: State, t: Steps, epsilon: State, label: Int64[Tensor, "B"] | None = None
+        self, x_0: State, t: Steps, epsilon: State, label: Labels | None = None
     ) -> Float[Tensor, "B"]:
         """L_{t-1} of each row in nats, at the x_t made from x_0 and epsilon."""
         x_t = self.process.marginal(x_0, t, epsilon)
@@ -186,7 +170,7 @@ class DDPM(nn.Module):
         variance = self.process.lost(one - 1, one) if self.variance == "large" else small
         spread = wide(variance, x_0)
         if self.levels is not None:
-            return discretised_nats(x_0, mean, spread, self.levels)
+            return discretized_nats(x_0, mean, spread, self.levels)
         return ((x_0 - mean) ** 2 / spread + torch.log(2 * math.pi * spread)) / 2
 
 

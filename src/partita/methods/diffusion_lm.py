@@ -26,16 +26,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Labels, LogProbs, RowSteps
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import EmbeddingModel, TextMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import EmbeddingModel
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
@@ -52,13 +53,13 @@ STEPS = 1000
 class Diffused(NamedTuple):
     """The step t of each row, and the noise generator with the address to draw from."""
 
-    t: Int64[Tensor, "B"]
+    t: RowSteps
     noise: Noise
     address: int
 
 
 @METHODS.register("ddpm")
-class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
+class EmbeddingDDPM(NetworkMethod, EmbeddingModel):
     """Gaussian diffusion of token embeddings; the network predicts tokens from noisy vectors."""
 
     about = About(
@@ -75,7 +76,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         },
     )
     reads = "vectors"
-
+    network: VectorNetwork
     process: GaussianProcess
 
     def __init__(
@@ -92,12 +93,9 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         only their directions are learned.
         """
         super().__init__()
-        require(
-            isinstance(network, VectorNetwork),
-            "network",
-            f"{type(network).__name__} does not read vectors",
-            "use VectorTransformer",
-        )
+        problem = f"{type(network).__name__} does not read vectors"
+        remedy = "use VectorTransformer"
+        require(isinstance(network, VectorNetwork), "network", problem, remedy)
         self.network = network
         self.process = make_process(schedule, steps)
         self.embed = nn.Embedding(network.config.outputs, network.dimensions)
@@ -125,10 +123,6 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         return cls(reader, schedule=process, learned=learned)
 
     @property
-    def length(self) -> int:
-        return self.network.config.length
-
-    @property
     def tokens(self) -> int:
         """Number of real tokens."""
         return self.embed.num_embeddings
@@ -152,10 +146,10 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         self,
         x_t: Float[Tensor, "B L D"],
         t: Steps,
-        label: Int64[Tensor, "B"] | None = None,
+        label: Labels | None = None,
         *,
         layout: Layout = DENSE,
-    ) -> Float[Tensor, "B L V"]:
+    ) -> LogProbs:
         """log p(w_l | x_t) at every position."""
         scalar = (TIME_SCALE / self.process.steps * t).float()
         logits = self.network(x_t, scalar=scalar, label=label, layout=layout).float()
@@ -166,7 +160,7 @@ class EmbeddingDDPM(nn.Module, TextMethod, EmbeddingModel):
         log_probs: Tensor = (logits + evidence).log_softmax(-1)
         return log_probs
 
-    def clean(self, log_probs: Float[Tensor, "B L V"]) -> Float[Tensor, "B L D"]:
+    def clean(self, log_probs: LogProbs) -> Float[Tensor, "B L D"]:
         """x_0^theta, the mean embedding."""
         with torch.autocast(log_probs.device.type, enabled=False):
             return log_probs.float().exp() @ self.vectors()

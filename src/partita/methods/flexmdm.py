@@ -30,18 +30,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
-from torch import Tensor, nn
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE
 from partita.contracts.loss import Loss
 from partita.contracts.packed import PackedTokens
+from partita.contracts.shapes import Indices, Labels, Marks, RowTimes
 from partita.devices import readable
 from partita.errors import naming, require
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import FlexibleModel, TextMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import FlexibleModel
 from partita.methods.masked_method import TIME_SCALE
 from partita.methods.mdlm import subs
 from partita.networks.flexible import Answer, FlexibleTransformer
@@ -62,8 +63,8 @@ class Thinned(NamedTuple):
     """Texts with tokens deleted or hidden, and the times, drawn from a density (default 1)."""
 
     state: State
-    t: Float[Tensor, "B"]
-    kept: Bool[Tensor, "B L"] | None = None
+    t: RowTimes
+    kept: Marks | None = None
     """Tokens of prompts, which are neither deleted nor hidden."""
     density: Float[Tensor, "B"] | None = None
 
@@ -78,7 +79,7 @@ class Terms(NamedTuple):
 
 
 @METHODS.register("flexmdm")
-class FlexMDM(nn.Module, TextMethod, FlexibleModel):
+class FlexMDM(NetworkMethod, FlexibleModel):
     """Masked diffusion for texts of any length: predicts hidden tokens and missing counts."""
 
     about = About(
@@ -93,6 +94,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         },
     )
     reads = "growing"
+    network: FlexibleTransformer
     process: Interpolant
     default_rows = "padded"
     reads_padding = False
@@ -139,15 +141,6 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         return cls(new_network(network, cls.reads, **sizes), schedule=chosen, insertion=insertion)
 
     @property
-    def length(self) -> int:
-        """Longest text."""
-        return self.network.config.length
-
-    @property
-    def vocab_size(self) -> int:
-        return self.network.config.vocab_size
-
-    @property
     def mask_id(self) -> int:
         return self.network.mask_id
 
@@ -157,12 +150,8 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
         return self.network.end_id
 
     def ask(
-        self,
-        text: PackedTokens,
-        t: Float[Tensor, "B"],
-        queries: Int64[Tensor, "M"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> tuple[Float[Tensor, "M V"], Answer]:
+        self, text: PackedTokens, t: RowTimes, queries: Indices, label: Labels | None = None
+    ) -> tuple[Float[Tensor, "N V"], Answer]:
         """log p(x_i | x_t) at the queried indices of the packed text, and the network's output."""
         scalar = (TIME_SCALE * self.process.insertion.alpha(t.double())).float()
         answer = self.network(text, queries=queries, scalar=scalar, label=label)
@@ -172,14 +161,7 @@ class FlexMDM(nn.Module, TextMethod, FlexibleModel):
 
     # The loss ------------------------------------------------------------------------------------
 
-    def loss(
-        self,
-        batch: Batch,
-        noise: Noise,
-        step: int = 0,
-        *,
-        kept: Bool[Tensor, "B L"] | None = None,
-    ) -> Loss:
+    def loss(self, batch: Batch, noise: Noise, step: int = 0, *, kept: Marks | None = None) -> Loss:
         """Draw a time for each row and a state at that time, and compute its loss.
 
         Rows are whole texts, padded on the right; empty texts are allowed. `kept` marks tokens of

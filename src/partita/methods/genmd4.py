@@ -51,11 +51,12 @@ from torch.nn import functional as F
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Labels, LogProbs, Marks, RowTimes, Tokens
 from partita.errors import require, require_positive
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import Chain, TextMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch
+from partita.methods.contracts import Chain
+from partita.methods.inference import hidden_queries, queries_everywhere
 from partita.methods.masked_method import TIME_SCALE
-from partita.methods.queries import asks_everywhere, hidden_queries
 from partita.networks.base import Network, check_bidirectional, check_timed
 from partita.networks.kinds import new_network
 from partita.networks.options import TransformerOptions
@@ -70,7 +71,7 @@ class MaskedTwice(NamedTuple):
     """Two masks of the same tokens at the same times."""
 
     masks: Masks
-    t: Float[Tensor, "B"]
+    t: RowTimes
     log_t: Float[Tensor, "B"] | None = None
     """Required if t underflows."""
     share: Float[Tensor, "B"] | None = None
@@ -90,7 +91,7 @@ def surplus(
 
 
 @METHODS.register("genmd4")
-class GenMD4(nn.Module, TextMethod, Chain):
+class GenMD4(NetworkMethod, Chain):
     """Masked diffusion with a learned masking schedule for every token of the vocabulary."""
 
     about = About(
@@ -102,8 +103,6 @@ class GenMD4(nn.Module, TextMethod, Chain):
         },
     )
     network: Network
-    length: int
-    vocab_size: int
     mask_id: int
     passes = 2
     recordable = True
@@ -119,11 +118,9 @@ class GenMD4(nn.Module, TextMethod, Chain):
             require(0 <= value < 1, f"schedule.{name}", f"must lie in [0, 1), got {value}")
         self.network, self.eps, self.t1 = network, eps, t1
         self._check_network()
-        config = network.config
-        self.length, self.vocab_size = config.length, config.vocab_size
-        self.mask_id = config.outputs
+        self.mask_id = network.config.outputs
         raw = exponent + math.log(-math.expm1(-exponent))  # inverse softplus, without overflow
-        self.raw = nn.Parameter(torch.full((config.outputs,), raw))
+        self.raw = nn.Parameter(torch.full((self.mask_id,), raw))
 
     @classmethod
     def build(
@@ -160,22 +157,17 @@ class GenMD4(nn.Module, TextMethod, Chain):
         """log(1 - alpha_t) = w log t + log(1 - eps), exact where 1 - alpha_t is small."""
         return w * log_t + math.log1p(-self.eps)
 
-    def alpha(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B V"]:
+    def alpha(self, t: RowTimes) -> Float[Tensor, "B V"]:
         """The probability that each token is visible at time t."""
         return -torch.expm1(self._log_hidden(self.exponents, t[:, None].log()))
 
     def log_mask(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        masked: Bool[Tensor, "B L"],
-        t: Float[Tensor, "B"],
-        real: Bool[Tensor, "B L"],
+        self, tokens: Tokens, masked: Marks, log_t: RowTimes, real: Marks
     ) -> Float[Tensor, "B"]:
-        """log q(z_t | x), the log-probability of this mask on the real tokens."""
-        return self._log_mask(tokens, masked, t.log(), real)
+        """log q(z_t | x), the log-probability of this mask on the real tokens.
 
-    def _log_mask(self, tokens: Tensor, masked: Tensor, log_t: Tensor, real: Tensor) -> Tensor:
-        """The same as a function of log t, for times that underflow."""
+        A function of log t, for times that underflow.
+        """
         hidden = self._log_hidden(self._of_tokens(tokens), log_t[:, None])
         # At hidden tokens this branch is unused, but an infinite gradient would still spread.
         visible = torch.log(-torch.expm1(torch.where(masked, -1.0, hidden)))
@@ -187,18 +179,13 @@ class GenMD4(nn.Module, TextMethod, Chain):
 
     # The reverse process -------------------------------------------------------------------------
 
-    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
+    def prior(self, like: Tokens) -> Float[Tensor, "B L S"]:
         """All masks; with eps > 0, a uniform token with probability eps."""
         state = torch.full((self.mask_id + 1,), self.eps / self.mask_id, device=like.device)
         state[self.mask_id] = 1 - self.eps
         return state.expand(*like.shape, -1)
 
-    def log_mean(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
+    def log_mean(self, tokens: Tokens, time: RowTimes, label: Labels | None = None) -> LogProbs:
         """log mu at masked positions; at visible ones all mass is on the visible token."""
         masked = tokens == self.mask_id
         queries = Queries(*masked.nonzero(as_tuple=True))
@@ -209,11 +196,7 @@ class GenMD4(nn.Module, TextMethod, Chain):
         return known
 
     def step(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        tokens: Int64[Tensor, "B L"],
-        s: Float[Tensor, "B"],
-        t: Float[Tensor, "B"],
+        self, log_mean: LogProbs, tokens: Tokens, s: RowTimes, t: RowTimes
     ) -> Float[Tensor, "B L S"]:
         """p(z_s | z_t); eps cancels, and no mask is left at s = 0."""
         mean = log_mean.exp()
@@ -227,15 +210,14 @@ class GenMD4(nn.Module, TextMethod, Chain):
         self, z: Tensor, queries: Queries, time: Tensor, label: Tensor | None, layout: Layout
     ) -> Tensor:
         """log mu_theta(z_t, t) at the queried positions, in float32 or better."""
-        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = (TIME_SCALE * time).float()
-        logits = self.network(z, queries=queries, scalar=scalar, label=label, **options)
+        logits = self.logits(z, layout, queries=queries, scalar=scalar, label=label)
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
     # The loss ------------------------------------------------------------------------------------
 
-    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
-        return self.t1 > 0 or not asks_everywhere(self, tokens)
+    def needs_host_sync(self, tokens: Tokens) -> bool:
+        return self.t1 > 0 or not queries_everywhere(self, tokens)
 
     def loss(self, batch: Batch, noise: Noise, step: int = 0) -> Loss:
         """Draw two masks and predict under both; the arguments are those of MDLM's loss.
@@ -284,13 +266,13 @@ class GenMD4(nn.Module, TextMethod, Chain):
         times_hidden = masks[0].long() + masks[1].long()
         cross_entropy = (nats[0] + nats[1]) / times_hidden.clamp(min=1)
         difference = (losses[0] - losses[1]).sum(-1).detach()
-        log_q = [self._log_mask(tokens, masked, log_t, real) for masked in masks]
+        log_q = [self.log_mask(tokens, masked, log_t, real) for masked in masks]
         reinforce = (difference * (log_q[0] - log_q[1]) / 2).sum().to(per_token.dtype)
         count = real.sum()
         objective = (per_token.sum() + reinforce - reinforce.detach()) / count
         return Loss(objective, per_token, cross_entropy, times_hidden > 0, count)
 
-    def ends(self, x: Int64[Tensor, "B L"], real: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+    def ends(self, x: Tokens, real: Marks) -> Float[Tensor, "B L"]:
         """Reconstruction (at t1) and prior terms (eps ln V, which the reference omits), in nats."""
         nats = torch.full_like(x, self.eps * math.log(self.mask_id), dtype=torch.float64)
         if self.t1 > 0:

@@ -10,16 +10,18 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Indices, Labels, Marks, RowTimes, Tokens
 from partita.errors import InputError, require
-from partita.methods.base import check_batch
-from partita.methods.contracts import Denoiser, TextMethod
-from partita.methods.queries import ask_hidden, asks_everywhere, predict_hidden
+from partita.methods.base import NetworkMethod, check_batch, check_conditioning
+from partita.methods.contracts import Denoiser
+from partita.methods.inference import hidden_queries, queries_everywhere, query_hidden
+from partita.methods.weighing import weighted_cross_entropy
 from partita.moved import old_keywords
 from partita.networks.base import AnyNetwork, Network, check_bidirectional, check_partition
 from partita.networks.kinds import new_network
@@ -31,8 +33,15 @@ from partita.schedules import Schedule, make_schedule
 
 TIME_SCALE = 1000.0  # sinusoidal embeddings resolve steps of about 1, so t in [0, 1] is scaled up
 
+CHOICES = {
+    "schedule": "alpha(t); see the list of schedules",
+    "corruption": "how tokens are hidden and weighted; see the list of corruptions",
+    "conditioning": "what the network is conditioned on: none, time or sigma",
+}
+"""The options of most masked methods."""
 
-class MaskedMethod(nn.Module, TextMethod, Denoiser):
+
+class MaskedMethod(NetworkMethod, Denoiser):
     """A network that predicts hidden tokens, and the corruption that hides them in training.
 
     A subclass defines its parameterization (how logits become the prediction x_theta) and its
@@ -65,7 +74,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         `corruption="discrete", steps=64`.
         """
         super().__init__()
-        self._check_kind(network)
+        (check_partition if self.partitions else check_bidirectional)(network)
         self.network = network  # type: ignore[assignment]  # PGM declares its own
         self.mask_id = self._ids - 1 if mask_id is None else mask_id
         self.schedule = make_schedule(schedule or self.default_schedule)
@@ -73,8 +82,7 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
             corruption or self.default_corruption, self.schedule, **corruption_options
         )
         self.conditioning = conditioning or self.default_conditioning
-        self._check_conditioning()
-        self._check_network()
+        self._check()
 
     @classmethod
     def build(
@@ -90,74 +98,41 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
     ) -> MaskedMethod:
         """Build the method with a new network for ids 0..tokens-1; the mask id is `tokens`."""
         conditioning = conditioning or cls.default_conditioning
+        outputs = tokens if cls.predicts_real_tokens_alone else None
+        inputs = tokens + (not cls.partitions)  # a network that reads groups has no mask
+        sizes = {"vocab_size": inputs, "output_size": outputs, "time": conditioning != "none"}
         return cls(
-            cls._new_network(network, tokens, conditioning != "none"),  # type: ignore[arg-type]
+            new_network(network, cls.reads, **sizes),
             schedule=make_schedule(schedule or cls.default_schedule, **(schedule_options or {})),
             corruption=corruption,
             conditioning=conditioning,
             **(corruption_options or {}),
         )
 
-    @classmethod
-    def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
-        outputs = tokens if cls.predicts_real_tokens_alone else None
-        sizes = {"vocab_size": tokens + 1, "output_size": outputs, "time": timed}
-        network: nn.Module = new_network(options, cls.reads, **sizes)
-        return network
-
-    @classmethod
-    def _check_kind(cls, network: object) -> None:
-        (check_partition if cls.partitions else check_bidirectional)(network)
-
     @property
     def _ids(self) -> int:
         """Number of ids, the mask's included; partition networks have no input for the mask."""
         return self.network.config.vocab_size + self.partitions
 
-    def _check_network(self) -> None:
-        after = ", the last one of which is none of its own" if self.partitions else ""
-        require(
-            isinstance(self.mask_id, int) and 0 <= self.mask_id < self._ids,
-            "mask_id",
-            f"must be one of the network's input ids 0..{self._ids - 1}{after}, "
-            f"got {self.mask_id!r}",
-        )
-        require(
-            not self.timed or self.network.config.time,
-            "conditioning",
-            f"is {self.conditioning!r}, but the network is not told the time",
-            "build it with TransformerConfig(time=True), or pass conditioning='none'",
-        )
-
-    def check_corruption(self, corruption: Corruption) -> None:
-        """Refuse a corruption without a time if the network is conditioned on the time."""
-        require(
-            not self.timed or corruption.timed,
-            "corruption",
-            f"{type(corruption).__name__} hides tokens without a time, but the network reads one",
-            "choose conditioning none, or a corruption with a time, such as continuous",
-        )
-
-    def _check_conditioning(self) -> None:
-        require(
-            self.conditioning in ("none", "time", "sigma"),
-            "conditioning",
-            f"unknown name {self.conditioning!r}",
-            "known: none, sigma, time",
-        )
+    def _check(self) -> None:
+        check_conditioning(self.conditioning, self.network)
         self.check_corruption(self.corruption)
         one = torch.ones((), dtype=torch.float64, device="cpu")  # also where a network is on "meta"
         end = float(self.schedule.alpha(one))
-        require(
-            self.conditioning != "sigma" or end > 0,
-            "conditioning",
-            "sigma = -log alpha is infinite at t = 1 under this schedule",
-            "use conditioning='time', or a reference schedule such as 'mdlm:loglinear'",
-        )
+        problem = "sigma = -log alpha is infinite at t = 1 under this schedule"
+        remedy = "use conditioning='time', or a reference schedule such as 'mdlm:loglinear'"
+        require(self.conditioning != "sigma" or end > 0, "conditioning", problem, remedy)
+        after = ", the last one of which is none of its own" if self.partitions else ""
+        problem = f"must be one of the network's input ids 0..{self._ids - 1}{after}, "
+        fits = isinstance(self.mask_id, int) and 0 <= self.mask_id < self._ids
+        require(fits, "mask_id", f"{problem}got {self.mask_id!r}")
 
-    @property
-    def length(self) -> int:
-        return self.network.config.length
+    def check_corruption(self, corruption: Corruption) -> None:
+        """Refuse a corruption without a time if the network is conditioned on the time."""
+        kind = type(corruption).__name__
+        problem = f"{kind} hides tokens without a time, but the network reads one"
+        remedy = "choose conditioning none, or a corruption with a time, such as continuous"
+        require(not self.timed or corruption.timed, "corruption", problem, remedy)
 
     @property
     def vocab_size(self) -> int:
@@ -180,18 +155,18 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
 
     def predict(
         self,
-        tokens: Int64[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        time: Float[Tensor, "B"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
+        tokens: Tokens,
+        revealed: Marks,
+        rows: Indices,
+        positions: Indices,
+        time: RowTimes | None = None,
+        label: Labels | None = None,
         *,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N V"]:
         """log x_theta at the queried positions, given the revealed tokens."""
         seen = tokens, revealed, Queries(rows, positions), time, label, layout
-        return self.log_probabilities(ask_hidden(self, *seen))
+        return self.log_probabilities(query_hidden(self, *seen))
 
     def scalar(self, time: Tensor | None) -> Tensor | None:
         """The scalar that the network is conditioned on: 1000 t, -log alpha(t), or None."""
@@ -218,8 +193,11 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
 
     def loss_given(self, batch: Batch, drawn: Corrupted) -> Loss:
         """sum over hidden l of w_l * -log x_theta^l, for a given choice of hidden tokens."""
-        prediction = predict_hidden(self, batch, drawn.masked, drawn.times)
-        return prediction.cross_entropy(batch, drawn.weights)
+        hidden, queries = drawn.masked, hidden_queries(self, batch.tokens, drawn.masked)
+        seen = batch.tokens, ~hidden, queries, drawn.times, batch.label, batch.layout()
+        output = query_hidden(self, *seen, fused=True)
+        counted = hidden if queries_everywhere(self, batch.tokens) else None
+        return weighted_cross_entropy(self, output, queries, batch, drawn.weights, counted)
 
     @property
     def is_bounding(self) -> bool:
@@ -229,18 +207,16 @@ class MaskedMethod(nn.Module, TextMethod, Denoiser):
         """Prior and reconstruction terms per token: 0 unless the schedule is truncated."""
         corruption = corruption or self.bound_corruption
         schedule = getattr(corruption, "schedule", None)
-        if not corruption.timed or not isinstance(
-            schedule, Schedule
-        ):  # without a time there are no ends
+        if not corruption.timed or schedule is None:  # without a time there are no ends
             return 0.0
         vocabulary = self.network.config.outputs
         if self.mask_id < vocabulary:
             vocabulary -= 1
         return prior_nats(schedule, 1, vocabulary) + reconstruction_nats(schedule, 1, vocabulary)
 
-    def needs_host_sync(self, tokens: Int64[Tensor, "B L"]) -> bool:
+    def needs_host_sync(self, tokens: Tokens) -> bool:
         if self.all_positions:
             return not (
                 self.corruption.recordable and self.network.recordable and self.network.packed
             )
-        return not (self.corruption.recordable and asks_everywhere(self, tokens))
+        return not (self.corruption.recordable and queries_everywhere(self, tokens))

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partita.methods.base import METHODS, About
-from partita.methods.masked_method import MaskedMethod
+from partita.methods.masked_method import CHOICES, MaskedMethod
 from partita.methods.mdlm import subs
 
 
@@ -33,11 +33,8 @@ class MaskGIT(MaskedMethod):
         paper="MaskGIT: Masked Generative Image Transformer (Chang et al., 2022)",
         equation="eq. 1",
         loss="cross-entropy of hidden tokens without weights, no bound",
-        choices={
-            "schedule": "alpha(t), one minus the hiding rate: arccos, cosine; see all schedules",
-            "corruption": "how tokens are hidden and weighted; see the list of corruptions",
-            "conditioning": "what the network is conditioned on: none, time or sigma",
-        },
+        choices=CHOICES
+        | {"schedule": "alpha(t), one minus the hiding rate: arccos, cosine; see all schedules"},
     )
     default_schedule = "arccos"
     default_corruption = "unweighted"

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partita.methods.base import METHODS, About
-from partita.methods.masked_method import MaskedMethod
+from partita.methods.masked_method import CHOICES, MaskedMethod
 from partita.methods.mdlm import subs
 
 
@@ -28,11 +28,7 @@ class MD4(MaskedMethod):
         paper="Simplified and Generalized Masked Diffusion for Discrete Data (Shi et al., 2024)",
         equation="eq. 5",
         loss="cross-entropy of hidden tokens times -alpha' / (1 - alpha), a bound",
-        choices={
-            "schedule": "alpha(t); see the list of schedules",
-            "corruption": "how tokens are hidden and weighted; see the list of corruptions",
-            "conditioning": "what the network is conditioned on: none, time or sigma",
-        },
+        choices=CHOICES,
     )
     default_schedule = "cosine"
     default_corruption = "continuous"

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partita.methods.base import METHODS, About
-from partita.methods.masked_method import MaskedMethod
+from partita.methods.masked_method import CHOICES, MaskedMethod
 
 
 def subs(logits: Float[Tensor, "*n C"], mask_id: int) -> Float[Tensor, "*n C"]:
@@ -39,11 +39,7 @@ class MDLM(MaskedMethod):
         paper="Simple and Effective Masked Diffusion Language Models (Sahoo et al., 2024)",
         equation="eq. 10",
         loss="cross-entropy of hidden tokens, weighted to a bound in continuous time",
-        choices={
-            "schedule": "alpha(t); see the list of schedules",
-            "corruption": "how tokens are hidden and weighted; see the list of corruptions",
-            "conditioning": "what the network is conditioned on: none, time or sigma",
-        },
+        choices=CHOICES,
     )
     default_schedule = "log-linear"
     default_corruption = "subset"

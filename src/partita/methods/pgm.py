@@ -14,11 +14,18 @@ w^c(t) = -alpha'_t / alpha_t, which this file uses in place of w(1 - t): the two
 alpha(1 - t) = 1 - alpha(t), as under the linear default. Elsewhere w(1 - t) may fall below the
 bound (cosine) or lie loosely above it (1 - t^2). Each group estimates MDLM's bound; training
 minimizes their mean, L_PGM / 2 per token, and evaluation reports it (`groups=1`: group 1 alone).
+`PartitionMethod.loss` draws groups and weights, `query_groups` gives the logits of x_theta(x; g),
+`weighted_cross_entropy` the sum.
 
 The network is not conditioned on t, as the groups are at different times. So t can be integrated
 out, which is the default (`subset` in `processes/corruption.py`): the paper draws t and then each
 token's group, the default draws the size of group 1 and then its tokens. The expectation is the
 same, and the weights are bounded.
+
+The paper's own choices are `corruption="continuous"` with the log-linear schedule, and for the
+network `queries` of positions, mean or logsumexp. The authors' code alone has `queries=learned`,
+`process=mlp`, and labels and registers for images. Neither has the corruptions `subset`, `discrete`
+and `clipped`, other schedules, a decoder of its own width or heads, RMS norm or SwiGLU.
 
 Sampling (section 3) needs the prediction at hidden positions given the revealed tokens, which are
 one group: `MaskedMethod.predict` encodes them alone. The network has no mask token; `mask_id`, the
@@ -28,21 +35,19 @@ in random order; the default is `ancestral`, the reverse process with a random n
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from partita.contracts.batch import Batch
-from partita.contracts.layouts import Queries
 from partita.contracts.loss import Loss
 from partita.errors import require, require_int
 from partita.methods.base import METHODS, About, check_batch
+from partita.methods.inference import query_groups
 from partita.methods.masked_method import MaskedMethod
 from partita.methods.mdlm import subs
-from partita.methods.queries import ask_groups, predict_groups
+from partita.methods.weighing import weighted_cross_entropy
 from partita.networks.base import PartitionNetwork
-from partita.networks.kinds import new_network
-from partita.networks.options import TransformerOptions
-from partita.processes.corruption import Corrupted, Corruption, Partition
+from partita.processes.corruption import Corruption, Partition
 from partita.randomness import Noise
 
 
@@ -51,16 +56,12 @@ class PartitionMethod(MaskedMethod):
 
     def check_corruption(self, corruption: Corruption) -> None:
         """Require weights for both groups and no time: the two groups are at different times."""
-        require(
-            not self.timed,
-            "conditioning",
-            f"is {self.conditioning!r}, but the two groups of a partition are at different times",
-            "leave it out: the network is not told the time",
-        )
+        problem = "but the two groups of a partition are at different times"
+        remedy = "leave it out: the network is not told the time"
+        require(not self.timed, "conditioning", f"is {self.conditioning!r}, {problem}", remedy)
         problem = f"{type(corruption).__name__} has no weights for the second group of a partition"
-        require(
-            corruption.parts, "corruption", problem, "give it `partition`, and say `parts = True`"
-        )
+        remedy = "give it `partition`, and say `parts = True`"
+        require(corruption.parts, "corruption", problem, remedy)
 
     def loss(
         self,
@@ -82,24 +83,16 @@ class PartitionMethod(MaskedMethod):
         batch = check_batch(batch, self).padded_with(self.mask_id)
         corruption = corruption or self.corruption
         self.check_corruption(corruption)
-        return self.loss_given(batch, corruption.partition(batch.real, noise, step, batch.size))
+        drawn = corruption.partition(batch.real, noise, step, batch.size)
+        return self.loss_of_groups(batch, drawn)
 
-    def loss_given(self, batch: Batch, drawn: Corrupted | Partition) -> Loss:
+    def loss_of_groups(self, batch: Batch, drawn: Partition) -> Loss:
         """1/(2N) sum_i w_i CE(x_theta(x; g)_i, x_i) of a given partition, for N real tokens.
 
-        Given hidden tokens instead of a partition, it is MDLM's loss: group 0 predicts group 1.
+        (`loss_given` is MDLM's loss of given hidden tokens: group 0 predicts group 1.)
         """
-        if isinstance(drawn, Corrupted):
-            return super().loss_given(batch, drawn)
-        prediction = predict_groups(self, batch, drawn.groups)
-        return prediction.cross_entropy(batch, drawn.weights / 2)
-
-    def predict_both(
-        self, batch: Batch, groups: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "N V"], Queries]:
-        """log x_theta(x; g) for every real token given the other group, and their positions."""
-        logits, queries = ask_groups(self, batch, groups)
-        return self.log_probabilities(logits), queries
+        logits, queries = query_groups(self, batch, drawn.groups)
+        return weighted_cross_entropy(self, logits, queries, batch, drawn.weights / 2)
 
 
 @METHODS.register("pgm")
@@ -127,12 +120,6 @@ class PGM(PartitionMethod):
     all_positions = True
     reads_padding = False
     recordable = True
-
-    @classmethod
-    def _new_network(cls, options: TransformerOptions, tokens: int, timed: bool) -> nn.Module:
-        """A network with inputs and outputs for the real tokens only; it has no mask token."""
-        network: nn.Module = new_network(options, cls.reads, vocab_size=tokens, time=timed)
-        return network
 
     def log_probabilities(self, logits: Float[Tensor, "*n C"]) -> Float[Tensor, "*n C"]:
         return subs(logits, self.mask_id)  # in case the network has a logit for a mask

@@ -38,15 +38,16 @@ from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.batch import Batch
 from partita.contracts.layouts import DENSE, Layout, Queries
 from partita.contracts.loss import Loss
+from partita.contracts.shapes import Indices, Labels, RowTimes, Tokens
 from partita.errors import require
-from partita.methods.base import METHODS, About, check_batch
-from partita.methods.contracts import ScoreModel, TextMethod
+from partita.methods.base import METHODS, About, NetworkMethod, check_batch, check_conditioning
+from partita.methods.contracts import ScoreModel
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, check_bidirectional
 from partita.networks.kinds import new_network, options_for
@@ -57,11 +58,9 @@ from partita.processes.graphs import make_graph
 from partita.randomness import Noise
 from partita.schedules import Schedule, make_schedule
 
-CONDITIONINGS = ("none", "sigma", "time")
-
 
 @METHODS.register("sedd")
-class SEDD(nn.Module, TextMethod, ScoreModel):
+class SEDD(NetworkMethod, ScoreModel):
     """Score entropy discrete diffusion: a network estimates ratios of probabilities."""
 
     about = About(
@@ -75,6 +74,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
             "options.graph": "absorbing or uniform",
         },
     )
+    network: Network
     graph: Graph
     schedule: Schedule
     default_graph: ClassVar[str] = "absorbing"
@@ -111,21 +111,10 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 
     def _check(self) -> None:
         end = float(self.schedule.alpha(torch.ones((), dtype=torch.float64, device="cpu")))
-        require(
-            end > 0,
-            "schedule",
-            "ends at alpha = 0, where sigma = -log alpha is infinite and scores are 0",
-            "use a schedule that stops before, such as 'mdlm:loglinear' or 'mdlm:geometric'",
-        )
-        known = self.conditioning in CONDITIONINGS
-        problem, hint = f"unknown name {self.conditioning!r}", f"known: {', '.join(CONDITIONINGS)}"
-        require(known, "conditioning", problem, hint)
-        require(
-            not self.timed or self.network.config.time,
-            "conditioning",
-            f"is {self.conditioning!r}, but the network is not told the time",
-            "build it with TransformerConfig(time=True), or pass conditioning='none'",
-        )
+        problem = "ends at alpha = 0, where sigma = -log alpha is infinite and scores are 0"
+        remedy = "use a schedule that stops before, such as 'mdlm:loglinear' or 'mdlm:geometric'"
+        require(end > 0, "schedule", problem, remedy)
+        check_conditioning(self.conditioning, self.network)
 
     @classmethod
     def build(
@@ -154,10 +143,6 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         )
 
     @property
-    def length(self) -> int:
-        return self.network.config.length
-
-    @property
     def mask_id(self) -> int:
         """The mask; for graphs without one, the id after all states, for unknown tokens."""
         return self.graph.states if self.graph.mask_id is None else self.graph.mask_id
@@ -172,7 +157,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 
     # Scores -------------------------------------------------------------------------------------
 
-    def parameterise(
+    def parameterize(
         self, output: Float[Tensor, "*n C"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
     ) -> Float[Tensor, "*n C"]:
         """The network's output as log s(x)_y; 0 at y = x if there is such an entry."""
@@ -184,11 +169,11 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
 
     def log_score(
         self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        label: Int64[Tensor, "B"] | None = None,
+        tokens: Tokens,
+        time: RowTimes,
+        rows: Indices,
+        positions: Indices,
+        label: Labels | None = None,
         *,
         layout: Layout = DENSE,
     ) -> Float[Tensor, "N S"]:
@@ -201,20 +186,13 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         return F.pad(log_score, (0, self.graph.states - log_score.shape[-1]))
 
     def _scores(
-        self,
-        x: Tensor,
-        time: Tensor,
-        queries: Queries,
-        label: Tensor | None,
-        layout: Layout,
+        self, x: Tensor, time: Tensor, queries: Queries, label: Tensor | None, layout: Layout
     ) -> Tensor:
         sigma = total_noise(self.schedule, time.double())
-        options = {} if layout is DENSE else {"layout": layout}  # networks may not support layouts
         scalar = {"none": None, "sigma": sigma.float(), "time": (TIME_SCALE * time).float()}
-        output = self.network(
-            x, queries=queries, scalar=scalar[self.conditioning], label=label, **options
-        )
-        return self.parameterise(output, x[queries.rows, queries.positions], sigma[queries.rows])
+        conditions = {"scalar": scalar[self.conditioning], "label": label}
+        output = self.logits(x, layout, queries=queries, **conditions)
+        return self.parameterize(output, x[queries.rows, queries.positions], sigma[queries.rows])
 
     # The loss -----------------------------------------------------------------------------------
 
@@ -231,7 +209,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         state = self.graph.noised(batch.tokens, self._noise_drawn(time), batch.real, noise, step)
         return self.loss_given(batch, Noised(state, time))
 
-    def _noise_drawn(self, time: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
+    def _noise_drawn(self, time: RowTimes) -> Float[Tensor, "B"]:
         """The noise at the given times, of the process that ends exactly in the prior."""
         last = total_noise(self.schedule, torch.ones_like(time))
         return self.graph.noise_to_prior(total_noise(self.schedule, time), last)
@@ -251,7 +229,7 @@ class SEDD(nn.Module, TextMethod, ScoreModel):
         count = real.sum()
         return Loss(per_token.sum() / count, per_token, entropy, counted, count)
 
-    def end_nats(self, tokens: Int64[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+    def end_nats(self, tokens: Tokens) -> Float[Tensor, "B L"]:
         """Prior and reconstruction terms of each token; they do not depend on the network."""
         ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=tokens.device)
         first, last = total_noise(self.schedule, ends)

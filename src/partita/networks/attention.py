@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from partita.contracts.layouts import DENSE, DenseLayout, Layout, PackedLayout, sequence_at
 from partita.devices import readable
 from partita.kernels import KERNELS
-from partita.networks.layers import QKNorm, Rotary, normalised
+from partita.networks.layers import QKNorm, Rotary, normalized
 
 CALL_PAIRS = 2048  # one more kernel call on a CPU costs as much as this many query-key pairs
 
@@ -207,7 +207,7 @@ class Attention(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "*tokens W"]:
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        query, key = normalised(query, key, self.qk_norm)
+        query, key = normalized(query, key, self.qk_norm)
         query, key = rotary.rotate(query), rotary.rotate(key)
         if cache is not None:
             key, value = cache.extend(key, value)
@@ -238,7 +238,7 @@ class CrossAttention(nn.Module):
     ) -> Float[Tensor, "*q W"]:
         query = self.query(x).unflatten(-1, (self.heads, -1))
         key, value = self.key_value(memory).unflatten(-1, (2, self.heads, -1)).unbind(-3)
-        query, key = normalised(query, key, self.qk_norm)
+        query, key = normalized(query, key, self.qk_norm)
         query, key = rotary.rotate(query), memory_rotary.rotate(key)
         attended: Tensor = self.out(attend(query, key, value, layout).flatten(-2))
         return attended

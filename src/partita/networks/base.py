@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from partita.contracts.capabilities import Recordable
 from partita.contracts.layouts import DENSE, Layout, Queries
+from partita.contracts.shapes import Marks
 from partita.errors import require
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class PartitionNetwork(AnyNetwork, ABC):
     def __call__(
         self,
         tokens: Int[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
+        revealed: Marks,
         *,
         queries: Queries,
         scalar: Float[Tensor, "B"] | None = None,
@@ -147,9 +148,9 @@ class PartitionNetwork(AnyNetwork, ABC):
     def both(
         self,
         tokens: Int[Tensor, "B L"],
-        groups: Bool[Tensor, "B L"],
+        groups: Marks,
         *,
-        real: Bool[Tensor, "B L"] | None = None,
+        real: Marks | None = None,
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,

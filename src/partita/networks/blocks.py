@@ -59,7 +59,7 @@ class Block(Residual):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm_attention = NORMS[config.norm](config.width)
-        self.attention = Attention(config.width, config.heads, config.normalises)
+        self.attention = Attention(config.width, config.heads, config.query_key_norm)
         self._add_mlp(config, config.width)
 
     def forward(
@@ -84,7 +84,7 @@ class CrossBlock(Residual):
         super().__init__()
         self.norm_query = NORMS[config.norm](width)
         self.norm_memory = NORMS[config.norm](config.width)
-        self.attention = CrossAttention(width, config.width, heads, config.normalises)
+        self.attention = CrossAttention(width, config.width, heads, config.query_key_norm)
         self._add_mlp(config, width)
 
     def forward(
@@ -105,7 +105,7 @@ class CrossBlock(Residual):
         return self._branches(x, self.norm_query, attention, condition)
 
 
-def initialise(blocks: Iterable[nn.Module], depth: int) -> None:
+def initialize(blocks: Iterable[nn.Module], depth: int) -> None:
     """Variance 1/fan-in; projections into the residual stream are scaled by 1/sqrt(2 depth)."""
     for block in blocks:
         for name, parameter in block.named_parameters():

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from partita.contracts.layouts import PackedLayout
 from partita.contracts.packed import PackedTokens
-from partita.errors import require
+from partita.errors import require, require_known
 from partita.networks.conditions import Condition, RowCondition, through
 from partita.networks.kind_options import KindOptions
 from partita.networks.layers import NORMS, modulate, zero_linear
@@ -85,8 +85,7 @@ class FlexibleTransformer(Transformer):
     Options = KindOptions
 
     def __init__(self, config: TransformerConfig, gaps: str = "expectation") -> None:
-        problem, known = f"unknown name {gaps!r}", f"known: {', '.join(HEADS)}"
-        require(gaps in HEADS, "gaps", problem, known)
+        require_known(gaps, "gaps", HEADS)
         require(config.time, "network", "is not told the time", "use TransformerConfig(time=True)")
         require(config.vocab_size > 2, "network", "needs ids for tokens, a mask and an end marker")
         growing = "reads texts that grow, in which no place stays where it was"

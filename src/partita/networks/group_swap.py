@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from partita.contracts.layouts import Layout
 from partita.networks.attention import attend
 from partita.networks.kind_options import PartitionOptions
-from partita.networks.layers import NORMS, Rotary, normalised, on_grid, sinusoid
+from partita.networks.layers import NORMS, Rotary, normalized, on_grid, sinusoid
 from partita.networks.options import TransformerConfig
 
 QUERY_MLP_RATIO = 4
@@ -33,15 +33,14 @@ class GroupSwap(nn.Module):
         self, config: TransformerConfig, options: PartitionOptions, width: int, heads: int
     ) -> None:
         super().__init__()
-        self.mode, self.heads, self.qk_norm = options.queries, heads, config.normalises
+        self.mode, self.heads, self.qk_norm = options.queries, heads, config.query_key_norm
         self.length, self.columns = config.length, config.grid
         self.base = nn.Parameter(torch.randn(width))
         self.norm = NORMS["affine"](width)
         self.process = self._processor(options.process, width)
         self.key_value = nn.Linear(config.width, 2 * width)
         self.out = nn.Linear(width, width)
-        aggregates = self.mode in ("mean", "logsumexp")
-        narrower = aggregates and width != config.width
+        narrower = options.aggregates and width != config.width
         self.aggregate = nn.Linear(config.width, width, bias=False) if narrower else None
 
     @staticmethod
@@ -51,13 +50,13 @@ class GroupSwap(nn.Module):
         hidden = QUERY_MLP_RATIO * width
         return nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, width))
 
-    def queries(
+    def start(
         self, positions: Int[Tensor, "*q"], aggregate: Float[Tensor, "*q M"] | None
     ) -> Float[Tensor, "*q W"]:
         """V_i of every position, or V'_i with the other group's aggregate."""
         if aggregate is None and positions.numel() > self.length:  # compute each position once
             everywhere = torch.arange(self.length, device=positions.device)
-            return self.queries(everywhere, None)[positions]
+            return self.start(everywhere, None)[positions]
         x = self.base.expand(*positions.shape, -1)
         if self.mode != "learned":
             embedded = self._embedded(positions.flatten(), x.shape[-1])
@@ -74,22 +73,24 @@ class GroupSwap(nn.Module):
         halves = (sinusoid(x.float(), width // 2) for x in on_grid(positions, self.columns))
         return torch.cat(list(halves), dim=-1)
 
-    def summary(
+    def aggregates(
         self, memory: Float[Tensor, "N M"], sequence_ids: Int[Tensor, "N"], count: int
     ) -> Float[Tensor, "S M"] | None:
-        """The mean or the logsumexp of each sequence's tokens; 0 for an empty one."""
+        """Y: the mean or the logsumexp of each sequence's tokens; 0 for an empty one."""
         if self.mode not in ("mean", "logsumexp"):
             return None
         x = memory.float()
         zeros = x.new_zeros(count, x.shape[-1])
         sizes = x.new_zeros(count).index_add(0, sequence_ids, torch.ones_like(x[:, 0]))
-        if self.mode == "mean":
+        if self.mode == "mean":  # the clamp makes it 0 / 1 for an empty group
             means = zeros.index_add(0, sequence_ids, x) / sizes.clamp(min=1)[:, None]
             return means.to(memory.dtype)
-        # Subtract each channel's largest value, so that no exponential overflows.
+        # Subtract each channel's largest value, so that no exponential overflows. It is detached:
+        # the sum is the same whatever is subtracted, so its gradient would cancel.
         index = sequence_ids[:, None].expand_as(x)
         largest = zeros.scatter_reduce(0, index, x.detach(), "amax", include_self=False)
         sums = zeros.index_add(0, sequence_ids, (x - largest[sequence_ids]).exp())
+        # An empty group has the sum 0: the clamp keeps its gradient finite, `where` sets it to 0.
         logs = sums.clamp(min=torch.finfo(x.dtype).tiny).log() + largest
         return torch.where(sizes[:, None] > 0, logs, 0).to(memory.dtype)
 
@@ -103,7 +104,7 @@ class GroupSwap(nn.Module):
     ) -> Float[Tensor, "*q W"]:
         query = start.view(*start.shape[:-1], self.heads, start.shape[-1] // self.heads)
         key, value = self.key_value(memory).unflatten(-1, (2, self.heads, -1)).unbind(-3)
-        query, key = normalised(query, key, self.qk_norm)
+        query, key = normalized(query, key, self.qk_norm)
         query, key = rotary.rotate(query), memory_rotary.rotate(key)
         swapped: Tensor = self.out(attend(query, key, value, layout).flatten(-2))
         return swapped

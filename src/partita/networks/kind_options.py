@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from partita.errors import require, require_int
+from partita.errors import require, require_int, require_known
 from partita.networks.levels import LOGISTIC_NUMBERS
 from partita.networks.options import DEEPEST, TransformerOptions, check_heads
 from partita.registry import checked_options, options_of
 
 QUERIES = ("positions", "learned", "mean", "logsumexp")
-SUMMARIES = ("mean", "logsumexp")
 PROCESSES = ("linear", "mlp")
 POSITIONS = ("rotary", "learned")
 LEVELS_HEADS = ("categorical", "logistic")
@@ -45,8 +44,8 @@ class KindOptions:
         return f"{network.depth} blocks"
 
     @property
-    def summarises(self) -> bool:
-        """Whether queries read a summary of all visible tokens, whose number is not fixed."""
+    def aggregates(self) -> bool:
+        """Whether queries read an aggregate of all visible tokens, whose number is not fixed."""
         return False
 
     @property
@@ -75,7 +74,7 @@ class HeadOptions(KindOptions):
     """Number of logistics in the mixture of a logistic head."""
 
     def __post_init__(self) -> None:
-        check_name("levels_head", self.levels_head, LEVELS_HEADS)
+        require_known(self.levels_head, f"{WHERE}.levels_head", LEVELS_HEADS)
         require_int(self.logistics, f"{WHERE}.logistics")
 
     @property
@@ -95,7 +94,7 @@ class TokenOptions(HeadOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_name("positions", self.positions, POSITIONS)
+        require_known(self.positions, f"{WHERE}.positions", POSITIONS)
 
     @property
     def learned(self) -> bool:
@@ -156,8 +155,8 @@ class PartitionOptions(KindOptions):
         for name in ("decoder_width", "decoder_heads"):
             if getattr(self, name) is not None:
                 require_int(getattr(self, name), f"{WHERE}.{name}")
-        check_name("queries", self.queries, QUERIES)
-        check_name("process", self.process, PROCESSES)
+        require_known(self.queries, f"{WHERE}.queries", QUERIES)
+        require_known(self.process, f"{WHERE}.process", PROCESSES)
 
     def check(self, network: TransformerOptions) -> None:
         self.decoder(network)
@@ -170,8 +169,8 @@ class PartitionOptions(KindOptions):
         return f"{network.depth - decoder} + {decoder} blocks (encoder and decoder)"
 
     @property
-    def summarises(self) -> bool:
-        return self.queries in SUMMARIES
+    def aggregates(self) -> bool:
+        return self.queries in ("mean", "logsumexp")
 
     def decoder(self, network: TransformerOptions) -> tuple[int, int, int]:
         """Blocks, width and heads of the decoder."""
@@ -184,9 +183,3 @@ class PartitionOptions(KindOptions):
         name = "decoder_width" if self.decoder_heads is None else "decoder_heads"
         check_heads(width, heads, f"{WHERE}.{name}", network.grid)
         return depth, width, heads
-
-
-def check_name(option: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse an unknown name."""
-    hint = f"known: {', '.join(known)}"
-    require(value in known, f"{WHERE}.{option}", f"unknown name {value!r}", hint)

@@ -19,17 +19,12 @@ from torch import nn
 from partita.errors import InputError
 from partita.networks.causal import CausalTransformer
 from partita.networks.flexible import FlexibleTransformer
-from partita.networks.kind_options import (
-    KindOptions,
-    PartitionOptions,
-    PatchOptions,
-    PixelOptions,
-    TokenOptions,
-)
+from partita.networks.kind_options import KindOptions
 from partita.networks.options import TransformerConfig, TransformerOptions
 from partita.networks.partition import PartitionTransformer
 from partita.networks.patches import PatchTransformer
 from partita.networks.pixel_unet import PixelUNet
+from partita.networks.pixels import PixelTrunk
 from partita.networks.transformer import Transformer
 from partita.networks.vectors import VectorTransformer
 from partita.registry import Registry
@@ -84,17 +79,17 @@ class NetworkRegistry(Registry[Kind]):
 
 NETWORKS = NetworkRegistry("network.kind")
 
-for _name, _network, _reads, _options in (
-    ("transformer", Transformer, "tokens", TokenOptions),
-    ("unet", PixelUNet, "tokens", PixelOptions),
-    ("patches", PatchTransformer, "tokens", PatchOptions),
-    ("partition", PartitionTransformer, "groups", PartitionOptions),
-    ("causal", CausalTransformer, "past", KindOptions),
-    ("flexible", FlexibleTransformer, "growing", KindOptions),
-    ("vectors", VectorTransformer, "vectors", KindOptions),
+for _name, _network, _reads in (
+    ("transformer", Transformer, "tokens"),
+    ("unet", PixelUNet, "tokens"),
+    ("patches", PatchTransformer, "tokens"),
+    ("partition", PartitionTransformer, "groups"),
+    ("causal", CausalTransformer, "past"),
+    ("flexible", FlexibleTransformer, "growing"),
+    ("vectors", VectorTransformer, "vectors"),
 ):
-    _whole = _name in ("unet", "patches")
-    NETWORKS.register(_name, reads=_reads, options=_options, whole=_whole)(_network)
+    _whole = issubclass(_network, PixelTrunk)
+    NETWORKS.register(_name, reads=_reads, options=_network.Options, whole=_whole)(_network)
 
 
 def kind_of(network: TransformerOptions, reads: str) -> tuple[str, Kind]:

@@ -21,7 +21,7 @@ NORM_EPS = 1e-5  # as in the reference networks; guards the division for a const
 TIME_FEATURES = 256
 
 
-def rms_normalise(x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
+def rms_normalize(x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
     """x / sqrt(mean(x^2)), in float32."""
     return F.rms_norm(x.float(), x.shape[-1:], eps=NORM_EPS).to(x.dtype)
 
@@ -44,11 +44,11 @@ class QKNorm:
 
     def _normal(self, x: Tensor) -> Tensor:
         if self.over == "head":
-            return rms_normalise(x)
-        return rms_normalise(x.flatten(-2)).view(x.shape)
+            return rms_normalize(x)
+        return rms_normalize(x.flatten(-2)).view(x.shape)
 
 
-def normalised(
+def normalized(
     query: Float[Tensor, "*q H D"], key: Float[Tensor, "*k H D"], norm: QKNorm | None
 ) -> tuple[Float[Tensor, "*q H D"], Float[Tensor, "*k H D"]]:
     """Queries and keys with QK normalization, or unchanged if there is none."""

@@ -27,7 +27,7 @@ LOGISTIC_NUMBERS = 3  # of each logistic: its weight, its mean and its scale
 LOG_SCALE_BOUND = 6.0  # from 1/400 of a level, all mass on one, to 400 levels, flat over 256
 
 
-def discretised_logistic(
+def discretized_logistic(
     mean: Float[Tensor, "*n"], log_scale: Float[Tensor, "*n"], levels: int
 ) -> Float[Tensor, "*n V"]:
     """Log-probabilities of the levels; mean and scale are in levels."""
@@ -54,5 +54,5 @@ def mixture_log_probabilities(numbers: Float[Tensor, "*n P"], levels: int) -> Fl
     means = centers * (levels / count) - 0.5 + levels * torch.tanh(means / 2)
     scales = math.log(levels / (2 * count)) + scales
     scales = LOG_SCALE_BOUND * torch.tanh(scales / LOG_SCALE_BOUND)
-    each = discretised_logistic(means, scales, levels)
+    each = discretized_logistic(means, scales, levels)
     return torch.logsumexp(weights.log_softmax(-1)[..., None] + each, dim=-2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from partita.errors import InputError, require, require_int, require_positive
+from partita.errors import InputError, require, require_int, require_known, require_positive
 from partita.networks.base import NetworkConfig
 from partita.networks.layers import MLPS, NORMS, QKNorm
 from partita.networks.old_names import knows_old_keywords
@@ -76,8 +76,7 @@ class TransformerOptions:
         check_heads(self.width, self.heads, "network.heads", self.grid)
         for name in ("classes", "grid", "registers"):
             require_int(getattr(self, name), f"network.{name}", 0)
-        problem, hint = f"unknown name {self.qk_norm_over!r}", f"known: {', '.join(QK_NORMS)}"
-        require(self.qk_norm_over in QK_NORMS, "network.qk_norm_over", problem, hint)
+        require_known(self.qk_norm_over, "network.qk_norm_over", QK_NORMS)
         rest = f"length {self.length} is no whole number of rows of {self.grid}"
         require(not self.grid or self.length % self.grid == 0, "network.grid", rest)
         require(0 <= self.dropout < 1, "network.dropout", f"must be in [0, 1), got {self.dropout}")
@@ -98,18 +97,15 @@ class TransformerConfig(TransformerOptions, NetworkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int(self.vocab_size, "network.vocab_size", 2)
-        require(
-            1 <= self.outputs <= self.vocab_size,
-            "network.output_size",
-            f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}",
-        )
+        problem = f"must lie in 1..{self.vocab_size} (vocab_size), got {self.output_size}"
+        require(1 <= self.outputs <= self.vocab_size, "network.output_size", problem)
 
     @property
     def outputs(self) -> int:
         return self.vocab_size if self.output_size is None else self.output_size
 
     @property
-    def normalises(self) -> QKNorm | None:
+    def query_key_norm(self) -> QKNorm | None:
         """How queries and keys are normalized; None if they are not."""
         return QKNorm(self.qk_norm_over, self.qk_scale) if self.qk_norm else None
 
@@ -135,6 +131,5 @@ def refuse_options(options: TransformerOptions, network: str, **reasons: str) ->
     for name, reason in reasons.items():
         value = getattr(options, name)
         if value != getattr(plain, name):
-            raise InputError(
-                f"network.{name}", f"is {value!r}, but {network} {reason}", "leave it out"
-            )
+            problem = f"is {value!r}, but {network} {reason}"
+            raise InputError(f"network.{name}", problem, "leave it out")

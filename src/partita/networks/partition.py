@@ -21,13 +21,14 @@ Everything runs on packed tokens (`contracts/packed.py`).
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partita.contracts.layouts import DENSE, Layout, Queries
-from partita.contracts.packed import PackedBatch, places_of, unsorted
+from partita.contracts.packed import PackedBatch, indices_of, unsorted
+from partita.contracts.shapes import Marks
 from partita.networks.base import PartitionNetwork
-from partita.networks.blocks import Block, CrossBlock, initialise
+from partita.networks.blocks import Block, CrossBlock, initialize
 from partita.networks.conditions import Condition, RowCondition
 from partita.networks.group_swap import GroupSwap
 from partita.networks.kind_options import PartitionOptions
@@ -49,7 +50,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
         self.swap = GroupSwap(config, self.options, width, heads)
         self.decoder = nn.ModuleList(CrossBlock(config, width, heads) for _ in range(depth))
         self._head_widths = config.width // config.heads, width // heads
-        initialise([*self.encoder, self.swap, *self.decoder], config.depth)
+        initialize([*self.encoder, self.swap, *self.decoder], config.depth)
         for name, parameter in self.swap.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -71,7 +72,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
     def forward(
         self,
         tokens: Int[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
+        revealed: Marks,
         *,
         queries: Queries,
         scalar: Float[Tensor, "B"] | None = None,
@@ -91,7 +92,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
             positions, sequences = position_ids[indices], sequence_ids[indices]
             return PackedBatch.sort(indices, positions, sequences, documents.count, shape[1])
 
-        clean, _ = sort(places_of(revealed, tokens))
+        clean, _ = sort(indices_of(revealed, tokens))
         queried, order = sort(queries)
         condition = self.condition(scalar, label, shape[0])
         vectors = self.vectors(tokens, clean, queried, condition, documents.row_of_sequence())
@@ -103,9 +104,9 @@ class PartitionTransformer(Trunk, PartitionNetwork):
     def both(
         self,
         tokens: Int[Tensor, "B L"],
-        groups: Bool[Tensor, "B L"],
+        groups: Marks,
         *,
-        real: Bool[Tensor, "B L"] | None = None,
+        real: Marks | None = None,
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
@@ -153,8 +154,9 @@ class PartitionTransformer(Trunk, PartitionNetwork):
             known = RowCondition(condition, clean.indices.rows)
             wanted = RowCondition(condition, queried.indices.rows)
         memory = self._encode(x, clean.position_ids, clean.reading(clean), known)
-        summary = self.swap.summary(memory, clean.sequence_ids, clean.count)
-        aggregate = None if summary is None else summary[queried.sequence_ids]
+        aggregate = self.swap.aggregates(memory, clean.sequence_ids, clean.count)
+        if aggregate is not None:
+            aggregate = aggregate[queried.sequence_ids]
         positions, across = (clean.position_ids, queried.position_ids), queried.reading(clean)
         hidden = self._decode(memory, *positions, aggregate, across, wanted)
         return self._vectors(hidden, wanted)
@@ -180,7 +182,7 @@ class PartitionTransformer(Trunk, PartitionNetwork):
     ) -> Tensor:
         width = self._head_widths[1]
         rotary, read = self._rotary(positions, width), self._rotary(memory_positions, width)
-        x: Tensor = self.swap(self.swap.queries(positions, aggregate), memory, rotary, read, layout)
+        x: Tensor = self.swap(self.swap.start(positions, aggregate), memory, rotary, read, layout)
         for block in self.decoder:
             x = self._run(block, x, memory, rotary, read, layout, condition)
         return x

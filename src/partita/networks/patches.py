@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from partita.contracts.layouts import DENSE
 from partita.errors import require
-from partita.networks.blocks import Block, initialise
+from partita.networks.blocks import Block, initialize
 from partita.networks.kind_options import PatchOptions
 from partita.networks.layers import Rotary
 from partita.networks.options import TransformerConfig
@@ -35,7 +35,7 @@ class PatchTransformer(PixelTrunk):
         self.tokens_each = side * side * channels
         self.embed = nn.Embedding(self.tokens_each * config.vocab_size, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        initialise(self.blocks, config.depth)
+        initialize(self.blocks, config.depth)
         self._add_head(config.width, self.tokens_each)
 
     def _read(self, image: Tensor, condition: Tensor | None) -> Tensor:

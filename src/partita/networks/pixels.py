@@ -15,11 +15,7 @@ from partita.contracts.layouts import DENSE, DenseLayout, Layout, Queries
 from partita.errors import require
 from partita.networks.base import Network
 from partita.networks.kind_options import PixelOptions
-from partita.networks.options import (
-    TransformerConfig,
-    TransformerOptions,
-    refuse_options,
-)
+from partita.networks.options import TransformerConfig, TransformerOptions, refuse_options
 from partita.networks.trunk import Trunk
 
 

@@ -19,7 +19,7 @@ from partita.contracts.packed import NOWHERE, PackedBatch, unsorted
 from partita.errors import require
 from partita.networks.attention import KeyValueCache
 from partita.networks.base import CachingNetwork
-from partita.networks.blocks import Block, initialise
+from partita.networks.blocks import Block, initialize
 from partita.networks.conditions import Condition, RowCondition
 from partita.networks.kind_options import KindOptions, TokenOptions
 from partita.networks.options import TransformerConfig
@@ -36,7 +36,7 @@ class Transformer(Trunk, CachingNetwork):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        initialise(self.blocks, config.depth)
+        initialize(self.blocks, config.depth)
         self._add_head(config.width)
 
     def forward(

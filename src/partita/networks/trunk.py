@@ -129,11 +129,8 @@ class Trunk(nn.Module):
         require(scalar is None or self.config.time, "time", "this network is not told the time")
         require(label is None or classes > 0, "label", "this network has no class labels")
         if label is not None and readable(label):
-            require(
-                bool(((label >= 0) & (label <= classes)).all()),
-                "label",
-                f"must lie in 0..{classes - 1} ({classes} for none), got {label.tolist()}",
-            )
+            problem = f"must lie in 0..{classes - 1} ({classes} for none), got {label.tolist()}"
+            require(bool(((label >= 0) & (label <= classes)).all()), "label", problem)
 
     def _project(self, hidden: Tensor, condition: Condition | None) -> Tensor:
         return self._logits(self._numbers(hidden, condition))

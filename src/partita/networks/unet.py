@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.contracts.layouts import DENSE
+from partita.contracts.shapes import RowTimes
 from partita.errors import require, require_int
-from partita.networks.blocks import Block, initialise
+from partita.networks.blocks import Block, initialize
 from partita.networks.layers import Conditioning, Rotary, modulate, zero_linear
 from partita.networks.options import TransformerConfig
 
@@ -32,13 +33,7 @@ Norm = Callable[[int], nn.Module]
 class Convolutions(nn.Module):
     """Norm, SiLU, 3x3 convolution, twice; the condition shifts and scales between the two."""
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        dropout: float,
-        norm: Norm | None = None,
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, dropout: float, norm: Norm | None = None) -> None:
         super().__init__()
         norm = norm or partial(nn.GroupNorm, GROUPS)
         self.norm_in = norm(inputs)
@@ -83,9 +78,8 @@ class UNet(nn.Module):
         super().__init__()
         require_int(channels, "channels")
         require_int(depth, "depth")
-        require(
-            width % HEAD_WIDTH == 0, "width", f"must be a multiple of {HEAD_WIDTH}, got {width}"
-        )
+        problem = f"must be a multiple of {HEAD_WIDTH}, got {width}"
+        require(width % HEAD_WIDTH == 0, "width", problem)
         require(bool(multipliers), "multipliers", "is empty", "(1, 2) are two levels")
         self.classes = classes
         self.conditioning = Conditioning(CONDITION_WIDTH, time=True, classes=classes)
@@ -116,7 +110,7 @@ class UNet(nn.Module):
             dropout=dropout,
         )
         self.attention = Block(config)
-        initialise([self.attention], 1)
+        initialize([self.attention], 1)
         self.norm_out = nn.GroupNorm(GROUPS, widths[0])
         self.leave = nn.Conv2d(widths[0], channels, 3, padding=1)
         zero_convolution(self.leave)
@@ -124,7 +118,7 @@ class UNet(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B C H W"],
-        t: Int[Tensor, "B"] | Float[Tensor, "B"],
+        t: Int[Tensor, "B"] | RowTimes,
         label: Int[Tensor, "B"] | None = None,
     ) -> Float[Tensor, "B C H W"]:
         require(label is None or self.classes > 0, "label", "this network has no class labels")

@@ -10,9 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partita.contracts.layouts import DENSE, Layout, PackedLayout
+from partita.contracts.shapes import LogProbs
 from partita.errors import require_int
 from partita.networks.base import AnyNetwork
-from partita.networks.blocks import Block, initialise
+from partita.networks.blocks import Block, initialize
 from partita.networks.layers import Rotary
 from partita.networks.options import TransformerConfig, refuse_options
 from partita.networks.trunk import Trunk
@@ -35,7 +36,7 @@ class VectorNetwork(AnyNetwork, ABC):
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
-    ) -> Float[Tensor, "B L V"]:
+    ) -> LogProbs:
         """Logits at every position."""
 
 
@@ -52,7 +53,7 @@ class VectorTransformer(Trunk, VectorNetwork):
         self.dimensions = dimensions
         self.embed = nn.Linear(dimensions, config.width)  # type: ignore[assignment]
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        initialise(self.blocks, config.depth)
+        initialize(self.blocks, config.depth)
         self._add_head(config.width)
         nn.init.normal_(self.embed.weight, std=dimensions**-0.5)  # as the inputs have variance 1
 
@@ -63,7 +64,7 @@ class VectorTransformer(Trunk, VectorNetwork):
         scalar: Float[Tensor, "B"] | None = None,
         label: Int[Tensor, "B"] | None = None,
         layout: Layout = DENSE,
-    ) -> Float[Tensor, "B L V"]:
+    ) -> LogProbs:
         """Logits at every position."""
         if isinstance(layout, PackedLayout):
             layout.check(x[..., 0].long())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require, require_int
-from partita.networks.quantisers import EMAQuantiser, FSQuantiser, Quantiser
+from partita.networks.quantizers import EMAQuantizer, FSQuantizer, Quantizer
 from partita.registry import Registry
 
 FACTORS = (2, 4, 8)
@@ -50,22 +50,22 @@ class VQConfig:
         problem = f"must be a multiple of {GROUPS}, got {self.width}"
         require(self.width % GROUPS == 0, "width", problem)
         require_int(self.depth, "depth", 1, 64)
-        _ = QUANTISERS[self.quantiser]
+        _ = QUANTIZERS[self.quantiser]
 
 
-QUANTISERS: Registry[Callable[[VQConfig], Quantiser]] = Registry("quantiser")
+QUANTIZERS: Registry[Callable[[VQConfig], Quantizer]] = Registry("quantiser")
 
 
-@QUANTISERS.register("ema")
-def ema(config: VQConfig) -> Quantiser:
+@QUANTIZERS.register("ema")
+def ema(config: VQConfig) -> Quantizer:
     """A codebook that follows the encoder."""
-    return EMAQuantiser(config.codes, config.dimension)
+    return EMAQuantizer(config.codes, config.dimension)
 
 
-@QUANTISERS.register("fsq")
-def fsq(config: VQConfig) -> Quantiser:
+@QUANTIZERS.register("fsq")
+def fsq(config: VQConfig) -> Quantizer:
     """A fixed grid of codes."""
-    return FSQuantiser(config.levels)
+    return FSQuantizer(config.levels)
 
 
 class Residual(nn.Module):
@@ -86,7 +86,7 @@ class Residual(nn.Module):
 
 
 class VQNetwork(nn.Module):
-    """Encoder, quantiser and decoder for images of one shape."""
+    """Encoder, quantizer and decoder for images of one shape."""
 
     def __init__(self, config: VQConfig, channels: int, size: tuple[int, int]) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class VQNetwork(nn.Module):
         require(fits, "factor", problem, "take a smaller factor, or images of another size")
         self.config, self.channels, self.size = config, channels, size
         self.grid = rows // config.factor, columns // config.factor
-        self.quantiser = QUANTISERS[config.quantiser](config)
+        self.quantiser = QUANTIZERS[config.quantiser](config)
         self.encoder = _encoder(config, channels, self.quantiser.dimension)
         self.decoder = _decoder(config, channels, self.quantiser.dimension)
 

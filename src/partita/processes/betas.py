@@ -123,10 +123,7 @@ def make_betas(
     given = isinstance(betas, Tensor) and betas.ndim == 1 and betas.is_floating_point()
     if not given or betas.numel() == 0:
         raise InputError("betas", "must be a name, a schedule or a float tensor [T]")
-    require(
-        steps is None or steps == len(betas),
-        "steps",
-        f"is {steps}, but there are {len(betas)} betas",
-        "leave it out",
-    )
+    problem = f"is {steps}, but there are {len(betas)} betas"
+    remedy = "leave it out"
+    require(steps is None or steps == len(betas), "steps", problem, remedy)
     return betas.to("cpu", torch.float64)

@@ -36,15 +36,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from partita.contracts.capabilities import Recordable
+from partita.contracts.shapes import Marks, RowTimes
 from partita.errors import InputError, require_int
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.processes.draws import (
     doubled_ends,
     even_times,
@@ -54,12 +55,9 @@ from partita.processes.draws import (
 )
 from partita.randomness import Noise
 from partita.registry import Registry, check_options
-from partita.schedules import Schedule, discretise
+from partita.schedules import Schedule, discretize
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)
 
 
 CORRUPTIONS: Registry[Callable[..., Corruption]] = Registry("corruption")
@@ -69,16 +67,16 @@ CORRUPTIONS: Registry[Callable[..., Corruption]] = Registry("corruption")
 class Corrupted:
     """Hidden tokens, the weight of each token, and the time of each row if there is one."""
 
-    masked: Bool[Tensor, "B L"]
+    masked: Marks
     weights: Float[Tensor, "B L"]
-    times: Float[Tensor, "B"] | None
+    times: RowTimes | None
 
 
 @dataclass(frozen=True)
 class Partition:
     """Two groups of tokens (true for group 1), and the weight of each token in its group."""
 
-    groups: Bool[Tensor, "B L"]
+    groups: Marks
     weights: Float[Tensor, "B L"]
 
 
@@ -93,25 +91,16 @@ class Corruption(Recordable, ABC):
     """Whether it defines `partition`."""
 
     @abstractmethod
-    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
+    def draw(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Corrupted:
         """Hide some of the real tokens."""
 
-    def partition(
-        self,
-        is_token: Bool[Tensor, "B L"],  # noqa: ARG002 - of a corruption that parts
-        noise: Noise,  # noqa: ARG002
-        step: int,  # noqa: ARG002
-        batch: int,  # noqa: ARG002
-    ) -> Partition:
+    def partition(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Partition:
         """Partition the real tokens into two groups, each predicted from the other."""
-        raise InputError("corruption", f"{type(self).__name__} has no weights for a second group")
+        raise NotImplementedError  # `parts` says whether a subclass defines it
 
 
 def weighed(
-    groups: Bool[Tensor, "B L"],
-    hidden: Float[Tensor, "B"],
-    visible: Float[Tensor, "B"],
-    is_token: Bool[Tensor, "B L"],
+    groups: Marks, hidden: Float[Tensor, "B"], visible: Float[Tensor, "B"], is_token: Marks
 ) -> Partition:
     """A partition with one weight for each row's group 1 (`hidden`) and one for its group 0.
 
@@ -132,19 +121,17 @@ class Continuous(Corruption):
     parts: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
 
-    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
+    def draw(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Corrupted:
         t = positive_time(even_times(noise, step, batch))
         masked = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
         return Corrupted(masked, self.schedule.weight(t)[:, None].expand(is_token.shape), t)
 
-    def partition(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Partition:
+    def partition(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Partition:
         t = positive_time(even_times(noise, step, batch))
         groups = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
         return weighed(groups, *self.weights(t), is_token)
 
-    def weights(self, t: Float[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+    def weights(self, t: RowTimes) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
         """-alpha' / (1 - alpha) of hidden tokens, -alpha' / alpha of visible ones."""
         return self.schedule.weight(t), self.schedule.complement_weight(t)
 
@@ -164,20 +151,18 @@ class Discrete(Corruption):
     def __post_init__(self) -> None:
         require_int(self.steps, "steps")
 
-    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
-        t = discretise(even_times(noise, step, batch), self.steps)
+    def draw(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Corrupted:
+        t = discretize(even_times(noise, step, batch), self.steps)
         masked = hide_independently(self.schedule.one_minus_alpha(t), is_token, noise, step)
         return Corrupted(masked, self.weights(t)[:, None].expand(is_token.shape), t)
 
-    def weights(self, t: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
+    def weights(self, t: RowTimes) -> Float[Tensor, "B"]:
         """T (alpha_s - alpha_t) / (1 - alpha_t) with s = t - 1/T, for t on the grid."""
         bin_number = torch.round(t.double() * self.steps)  # float32 times would cancel in t - s
         s, end = (bin_number - 1) / self.steps, bin_number / self.steps
         return (self.steps * self.schedule.reveal_probability(s, end)).to(t.dtype)
 
-    def partition(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Partition:
+    def partition(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Partition:
         index = torch.floor(even_times(noise, step, batch) * self.steps + 0.5)
         hidden = self.schedule.one_minus_alpha(index / self.steps)
         groups = hide_independently(hidden, is_token, noise, step)
@@ -210,7 +195,7 @@ class Subset(Corruption):
     parts: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
 
-    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
+    def draw(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Corrupted:
         tokens = is_token.sum(-1)
         share = even_times(noise, step, batch)
         count = torch.minimum(torch.floor(share * tokens) + 1, tokens)
@@ -218,9 +203,7 @@ class Subset(Corruption):
         masked = (random_ranks(is_token, noise, step) < count[:, None]) & is_token
         return Corrupted(masked, weight[:, None].expand(is_token.shape), None)
 
-    def partition(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Partition:
+    def partition(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Partition:
         tokens = is_token.sum(-1)
         share = even_times(noise, step, batch)
         count = torch.floor(share * tokens + 0.5)
@@ -247,13 +230,11 @@ class Clipped(Corruption):
     def __post_init__(self) -> None:
         require_int(self.most, "most")
 
-    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
+    def draw(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Corrupted:
         drawn = Subset().draw(is_token, noise, step, batch)
         return replace(drawn, weights=drawn.weights.clamp(max=self.most))
 
-    def partition(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Partition:
+    def partition(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Partition:
         drawn = Subset().partition(is_token, noise, step, batch)
         return replace(drawn, weights=drawn.weights.clamp(max=self.most))
 
@@ -274,14 +255,12 @@ class Rate(Corruption):
     parts: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
 
-    def draw(self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int) -> Corrupted:
+    def draw(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Corrupted:
         t = positive_time(even_times(noise, step, batch))
         masked = hide_independently(self._rate(t), is_token, noise, step)
         return Corrupted(masked, self.weight(t)[:, None].expand(is_token.shape), t)
 
-    def partition(
-        self, is_token: Bool[Tensor, "B L"], noise: Noise, step: int, batch: int
-    ) -> Partition:
+    def partition(self, is_token: Marks, noise: Noise, step: int, batch: int) -> Partition:
         t = positive_time(even_times(noise, step, batch))
         groups = hide_independently(self._rate(t), is_token, noise, step)
         return weighed(groups, self.weight(t), self.weight(1 - t), is_token)

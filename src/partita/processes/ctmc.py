@@ -11,9 +11,7 @@ sum to 0, as in Lou et al., 2023) and sigma = -log alpha is the total noise. All
     reverse    rate from x to y:  Q(x, y) s(x)_y
 
 where s(x)_y = p_t(y) / p_t(x) is the score. `Graph` computes all of it for any matrix, `graphs.py`
-in closed form for the two chains that are used at scale. The functions at the end are chains over
-whole sequences as matrices, to compare the losses of Lou et al. and of Campbell et al. (2022) by
-enumeration.
+in closed form for the two chains that are used at scale.
 """
 
 from __future__ import annotations
@@ -25,20 +23,29 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from partita.contracts.shapes import Marks, Tokens
 from partita.errors import require
 from partita.randomness import Noise, Purpose
 from partita.schedules import Schedule
 
 
-def total_noise(schedule: Schedule, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+def total_noise(schedule: Schedule, t: Numbers) -> Numbers:
     """sigma(t) = -log alpha(t), accurate at both ends."""
     hidden = schedule.one_minus_alpha(t)
     return torch.where(hidden < 0.5, -torch.log1p(-hidden), -torch.log(schedule.alpha(t)))
 
 
-def noise_rate(schedule: Schedule, t: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+def noise_rate(schedule: Schedule, t: Numbers) -> Numbers:
     """dsigma/dt = -alpha'(t) / alpha(t)."""
     return schedule.complement_weight(t)
+
+
+States = Int64[Tensor, "*n"]
+"""States of positions."""
+Vectors = Float[Tensor, "*n S"]
+"""A vector over all states for each."""
+Numbers = Float[Tensor, "*n"]
+"""A number for each, such as the noise sigma."""
 
 
 class Graph(ABC):
@@ -59,18 +66,16 @@ class Graph(ABC):
     def matrix(self) -> Float[Tensor, "S S"]:
         """Q, with Q(y, x) in row y and column x."""
 
-    def flow(
-        self, vector: Float[Tensor, "*n S"], sigma: Float[Tensor, "*n"]
-    ) -> Float[Tensor, "*n S"]:
+    def flow(self, vector: Vectors, sigma: Numbers) -> Vectors:
         """e^(sigma Q) v; a negative sigma inverts a positive one."""
         return (self._exponential(sigma).to(vector.dtype) @ vector[..., None])[..., 0]
 
-    def row(self, x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
+    def row(self, x: States, sigma: Numbers) -> Vectors:
         """e^(sigma Q)(x, .): the probability of x given each initial state."""
         index = x[..., None, None].expand(*x.shape, 1, self.states)
         return self._exponential(sigma).gather(-2, index)[..., 0, :]
 
-    def rate_row(self, x: Int64[Tensor, "*n"]) -> Float[Tensor, "*n S"]:
+    def rate_row(self, x: States) -> Vectors:
         """Q(x, .): the rates into x; at x, minus the rate out of it."""
         return self.matrix().to(x.device)[x]
 
@@ -81,16 +86,11 @@ class Graph(ABC):
         return power
 
     def noised(
-        self,
-        x0: Int64[Tensor, "B L"],
-        sigma: Float[Tensor, "B"],
-        is_token: Bool[Tensor, "B L"],
-        noise: Noise,
-        step: int,
+        self, x0: Tokens, sigma: Float[Tensor, "B"], is_token: Marks, noise: Noise, step: int
     ) -> Int64[Tensor, "B L"]:
         """Draw z_t given x_0; padding is unchanged."""
         probabilities = self.flow(one_hot(x0, self.states), sigma[:, None].expand(x0.shape))
-        u = noise.uniform(Purpose.TOKEN, step, torch.arange(x0.shape[1], device=x0.device)[None])
+        u = noise.uniforms(Purpose.TOKEN, step, x0.shape[1])
         total = probabilities.cumsum(-1)
         drawn = (total <= u[..., None] * total[..., -1:]).sum(-1).clamp(max=self.states - 1)
         return torch.where(is_token, drawn, x0)
@@ -100,11 +100,7 @@ class Graph(ABC):
         null: Tensor = torch.linalg.svd(self.matrix().double())[2][-1]
         return (null / null.sum()).clamp(min=0)
 
-    def noise_to_prior(
-        self,
-        sigma: Float[Tensor, "*n"],
-        last: Float[Tensor, "*n"],  # noqa: ARG002 - some chains need it
-    ) -> Float[Tensor, "*n"]:
+    def noise_to_prior(self, sigma: Numbers, last: Numbers) -> Numbers:  # noqa: ARG002 - some chains need it
         """The noise with which a bound draws states, so that they end in the samplers' prior.
 
         `last` is sigma(1). By default it is sigma itself: the chain only approaches its stationary
@@ -113,21 +109,17 @@ class Graph(ABC):
         """
         return sigma
 
-    def moving(self, x: Int64[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
+    def moving(self, x: States) -> Bool[Tensor, "*n"]:
         """True where the reverse process can change the position."""
         return torch.ones_like(x, dtype=torch.bool)
 
-    def log_scale(self, sigma: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    def log_scale(self, sigma: Numbers) -> Numbers:
         """What is subtracted from the network's output to get a log-score."""
         return torch.zeros_like(sigma)
 
     def score_entropy(
-        self,
-        log_score: Float[Tensor, "*n C"],
-        x: Int64[Tensor, "*n"],
-        x0: Int64[Tensor, "*n"],
-        sigma: Float[Tensor, "*n"],
-    ) -> Float[Tensor, "*n"]:
+        self, log_score: Float[Tensor, "*n C"], x: States, x0: States, sigma: Numbers
+    ) -> Numbers:
         """sum over y != x of Q(x, y) (s_y - r_y log s_y + K(r_y)), r_y = q(y | x0) / q(x | x0).
 
         K(r) = r (log r - 1) makes it at least 0, and 0 for s = r.
@@ -138,9 +130,7 @@ class Graph(ABC):
         terms = log_score.exp() - r * log_score + xlogy(r, r) - r
         return torch.where(rates > 0, rates * terms, 0.0).sum(-1)
 
-    def end_nats(
-        self, x0: Int64[Tensor, "*n"], first: Float[Tensor, "*n"], last: Float[Tensor, "*n"]
-    ) -> Float[Tensor, "*n"]:
+    def end_nats(self, x0: States, first: Numbers, last: Numbers) -> Numbers:
         """The bound's prior and reconstruction terms for sigma(0) = first and sigma(1) = last.
 
         KL(q(z_1 | x) || stationary) - E log p(x | z_0), where p(x | z_0) is q(z_0 | x) normalized
@@ -157,50 +147,31 @@ class Graph(ABC):
 
     # What follows from the above ----------------------------------------------------------------
 
-    def reverse_rate(
-        self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"]
-    ) -> Float[Tensor, "*n S"]:
+    def reverse_rate(self, score: Vectors, x: States) -> Vectors:
         """Rates of the reverse process out of x; at x, minus their sum."""
         rates = (self.rate_row(x).to(score.dtype) * score).scatter(-1, x[..., None], 0.0)
         return rates.scatter(-1, x[..., None], -rates.sum(-1, keepdim=True))
 
-    def euler(
-        self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"], size: Float[Tensor, "*n"]
-    ) -> Float[Tensor, "*n S"]:
+    def euler(self, score: Vectors, x: States, size: Numbers) -> Vectors:
         """Probabilities after one tau-leaping step of size dt dsigma/dt; negative at x if large."""
         step = size[..., None].to(score.dtype) * self.reverse_rate(score, x)
         return step.scatter_add(-1, x[..., None], torch.ones_like(step[..., :1]))
 
-    def analytic(
-        self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"], dsigma: Float[Tensor, "*n"]
-    ) -> Float[Tensor, "*n S"]:
+    def analytic(self, score: Vectors, x: States, dsigma: Numbers) -> Vectors:
         """p(z_s | z_t = x) of one position, exact for the true score (discrete Tweedie).
 
         A score of no distribution may give negative entries.
         """
         return self.flow(score, -dsigma) * self.row(x, dsigma).to(score.dtype)
 
-    def mean_from_score(
-        self, score: Float[Tensor, "*n S"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
-    ) -> Float[Tensor, "*n V"]:
-        """E[x_0 | z_t = x], by a step that removes all noise."""
-        return self.analytic(score, x, sigma)[..., : self.tokens]
 
-    def score_from_mean(
-        self, mean: Float[Tensor, "*n V"], x: Int64[Tensor, "*n"], sigma: Float[Tensor, "*n"]
-    ) -> Float[Tensor, "*n S"]:
-        """s(x)_y = sum over x_0 of E[x_0 | x] q(y | x_0) / q(x | x_0) (for masks: MD4, prop. 1)."""
-        mean = F.pad(mean, (0, self.states - mean.shape[-1]))
-        return self.flow(torch.where(mean > 0, mean / self.row(x, sigma), 0.0), sigma)
-
-
-def xlogy(x: Float[Tensor, "*n"], y: Float[Tensor, "*#n"]) -> Float[Tensor, "*n"]:
+def xlogy(x: Numbers, y: Float[Tensor, "*#n"]) -> Numbers:
     """x log y, 0 where x = 0."""
     product: Tensor = torch.special.xlogy(x, y)
     return product
 
 
-def one_hot(x: Int64[Tensor, "*n"], states: int) -> Float[Tensor, "*n S"]:
+def one_hot(x: States, states: int) -> Vectors:
     """States as vectors in float64."""
     return F.one_hot(x, states).to(torch.float64)
 
@@ -214,7 +185,8 @@ class Rates(Graph):
     def __init__(self, q: Tensor, tokens: int | None = None) -> None:
         square = q.ndim == 2 and q.shape[0] == q.shape[1] and q.shape[0] > 1
         require(square, "q", f"must be a square matrix, got {list(q.shape)}")
-        require(bool((_off_diagonal(q) >= 0).all()), "q", "rates must not be negative")
+        rates = q - torch.diag(torch.diagonal(q))
+        require(bool((rates >= 0).all()), "q", "rates must not be negative")
         limit = 1e-9 * max(1.0, float(q.abs().max()))
         whole = bool((q.sum(0).abs() <= limit).all())
         require(whole, "q", "every column must sum to 0", "set the diagonal to minus the rates out")
@@ -223,62 +195,3 @@ class Rates(Graph):
 
     def matrix(self) -> Float[Tensor, "S S"]:
         return self.q
-
-
-# Chains as matrices ------------------------------------------------------------------------------
-
-
-def over_sequences(q: Float[Tensor, "S S"], length: int) -> Float[Tensor, "N N"]:
-    """The chain over all S^length sequences of independent positions, in lexicographic order."""
-    size = q.shape[0]
-    total = q.new_zeros(size**length, size**length)
-    for position in range(length):
-        before, after = (
-            torch.eye(size**n, dtype=q.dtype) for n in (position, length - 1 - position)
-        )
-        total += torch.kron(torch.kron(before, q), after)
-    return total
-
-
-def true_reverse(forward: Float[Tensor, "N N"], law: Float[Tensor, "N"]) -> Float[Tensor, "N N"]:
-    """Rates of the reversed chain under the distribution `law`: Q(x, y) law(y) / law(x)."""
-    ratio = torch.where(law > 0, law[:, None] / law, 0.0)
-    rates = _off_diagonal(forward).T * ratio
-    return rates - torch.diag(rates.sum(0))
-
-
-def rate_divergence(
-    truth: Float[Tensor, "N N"], model: Float[Tensor, "N N"], law: Float[Tensor, "N"]
-) -> Float[Tensor, ""]:
-    """The rate at which two reverse chains diverge: E over x of sum r^ - r log r^ + K(r).
-
-    With the rates of scores it is the denoising score entropy; its integral over time is the KL
-    divergence of the paths.
-    """
-    r, ours = _off_diagonal(truth), _off_diagonal(model)
-    terms = ours - r + xlogy(r, r) - xlogy(r, ours)
-    return (terms.sum(0) * law).sum()
-
-
-def campbell_rate(
-    forward: Float[Tensor, "N N"], model: Float[Tensor, "N N"], law: Float[Tensor, "N"]
-) -> Float[Tensor, ""]:
-    """The integrand of Campbell et al.'s bound, without its constant.
-
-    E over x of (rates out of x under the model) - sum over y of Q(y, x) log(model's rate back from
-    y to x). It evaluates the model at every neighbor y of x; summation by parts turns it into
-    `rate_divergence`, which evaluates it only at x.
-    """
-    away, ours = _off_diagonal(forward), _off_diagonal(model)
-    back = xlogy(away, ours.T)
-    return ((ours - back).sum(0) * law).sum()
-
-
-def campbell_constant(forward: Float[Tensor, "N N"], law: Float[Tensor, "N"]) -> Float[Tensor, ""]:
-    """`rate_divergence` minus `campbell_rate`, which does not depend on the model."""
-    r = _off_diagonal(true_reverse(forward, law))
-    return ((xlogy(r, r) - r).sum(0) * law).sum()
-
-
-def _off_diagonal(q: Tensor) -> Tensor:
-    return q - torch.diag(torch.diagonal(q))

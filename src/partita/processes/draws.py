@@ -6,9 +6,10 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
+from partita.contracts.shapes import Marks, RowTimes
 from partita.randomness import Noise, Purpose
 
 
@@ -36,21 +37,16 @@ def even_steps(noise: Noise, step: int, batch: int, steps: int) -> Int64[Tensor,
     return (even_times(noise, step, batch) * steps).long().clamp(max=steps - 1) + 1
 
 
-def hide_independently(
-    rate: Float[Tensor, "B"], is_token: Bool[Tensor, "B L"], noise: Noise, step: int
-) -> Bool[Tensor, "B L"]:
+def hide_independently(rate: Float[Tensor, "B"], is_token: Marks, noise: Noise, step: int) -> Marks:
     """Hide each real token with its row's probability."""
-    return (_uniforms(is_token, noise, step) < rate[:, None]) & is_token
+    u = noise.uniforms(Purpose.MASK, step, is_token.shape[1])
+    return (u < rate[:, None]) & is_token
 
 
-def _uniforms(is_token: Tensor, noise: Noise, step: int) -> Tensor:
-    positions = torch.arange(is_token.shape[1], device=is_token.device)[None]
-    return noise.uniform(Purpose.MASK, step, positions)
-
-
-def random_ranks(is_token: Bool[Tensor, "B L"], noise: Noise, step: int) -> Int64[Tensor, "B L"]:
+def random_ranks(is_token: Marks, noise: Noise, step: int) -> Int64[Tensor, "B L"]:
     """The rank of each real token of a row in a random order."""
-    keys = _uniforms(is_token, noise, step).masked_fill(~is_token, torch.inf)
+    u = noise.uniforms(Purpose.MASK, step, is_token.shape[1])
+    keys = u.masked_fill(~is_token, torch.inf)
     return keys.argsort(-1).argsort(-1)
 
 
@@ -67,7 +63,7 @@ def positive_time(time: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
 class CrowdedTimes(NamedTuple):
     """Times that are denser near 0 than uniform ones."""
 
-    t: Float[Tensor, "B"]
+    t: RowTimes
     """0 if it underflows; `log_t` is accurate even then."""
     log_t: Float[Tensor, "B"]
     share: Float[Tensor, "B"]

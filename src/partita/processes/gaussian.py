@@ -188,7 +188,7 @@ def normal_nats(mean: State, variance: Tensor, other: State, other_variance: Ten
     return ((mean - other) ** 2 / other_variance + ratio - 1 - torch.log(ratio)) / 2
 
 
-def discretised_nats(x: State, mean: State, variance: Tensor, levels: int) -> State:
+def discretized_nats(x: State, mean: State, variance: Tensor, levels: int) -> State:
     """-log of a normal's mass on the bin around each x (DDPM eq. 13).
 
     x takes `levels` equally spaced values from -1 to 1; the first and the last bin are open.

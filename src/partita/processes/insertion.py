@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partita.contracts.packed import PackedTokens
+from partita.contracts.shapes import Marks, RowTimes, Tokens
 from partita.schedules import Schedule
 
 
@@ -64,13 +65,13 @@ class Interpolant:
 
     @staticmethod
     def state(
-        tokens: Int64[Tensor, "B L"],
-        real: Bool[Tensor, "B L"],
-        t: Float[Tensor, "B"],
+        tokens: Tokens,
+        real: Marks,
+        t: RowTimes,
         gone: Float[Tensor, "B L"],
         masked: Float[Tensor, "B L"],
         mask_id: int,
-        kept: Bool[Tensor, "B L"] | None = None,
+        kept: Marks | None = None,
     ) -> State:
         """The texts at time t, given D (`gone`) and M of each token; `kept` tokens never change."""
         present, clean = t[:, None] <= gone, t[:, None] <= masked
@@ -113,9 +114,7 @@ def order_nats(longest: int) -> Float[Tensor, "lengths"]:
     return F.pad((k + 1) * (steps / (k * (k + 1))).cumsum(0), (1, 0))
 
 
-def free_runs(
-    real: Bool[Tensor, "B L"], kept: Bool[Tensor, "B L"] | None = None
-) -> Int64[Tensor, "B L+1"]:
+def free_runs(real: Marks, kept: Marks | None = None) -> Int64[Tensor, "B L+1"]:
     """Number of tokens of each text to delete before, between and after the kept ones.
 
     A gap never extends across a kept token, so each run has its own order.

@@ -15,6 +15,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from partita.contracts.shapes import LogProbs, RowSteps, Tokens
 from partita.errors import require
 from partita.processes.transitions import TINY, TRANSITIONS, Transition
 
@@ -33,7 +34,7 @@ class Interpolating(Transition):
         self._ends = F.pad(ends.cumsum(0), (1, 0))
 
     def kept(
-        self, s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
+        self, s: RowSteps, t: RowSteps
     ) -> tuple[Float64[Tensor, "B 1"], Float64[Tensor, "B 1"]]:
         """a and 1 - a from step s to step t, each in full precision."""
         logs, ends = self._logs.to(t.device), self._ends.to(t.device)
@@ -52,31 +53,17 @@ class Interpolating(Transition):
         a, lost = self.kept(torch.tensor([s]), torch.tensor([t]))
         return a * torch.eye(self.size, dtype=torch.float64) + lost * self.limit()
 
-    def rows(
-        self, x: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
+    def rows(self, x: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L K"]:
         a, lost = self.kept(s, t)
         wide = (lost[..., None] * self.limit(x.device)).repeat(1, x.shape[1], 1)
         return wide.scatter_add_(-1, x[..., None], a.expand(x.shape)[..., None])
 
-    def columns(
-        self, z: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
+    def columns(self, z: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L K"]:
         a, lost = self.kept(s, t)
         wide = (lost * self.end(z))[..., None].repeat(1, 1, self.size)
         return wide.scatter_add_(-1, z[..., None], a.expand(z.shape)[..., None])
 
-    def entries(
-        self,
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
-    ) -> Float64[Tensor, "B L"]:
-        a, lost = self.kept(s, t)
-        return a * (x == z) + lost * self.end(z)
-
-    def push(self, mean: Float[Tensor, "B L V"], t: Int64[Tensor, "B"]) -> Float[Tensor, "B L K"]:
+    def push(self, mean: LogProbs, t: RowSteps) -> Float[Tensor, "B L K"]:
         a, lost = (value[..., None] for value in self.kept(torch.zeros_like(t), t))
         gone = (lost * self.limit(mean.device)).to(mean.dtype)
         return F.pad(a.to(mean.dtype) * mean, (0, self.size - mean.shape[-1])) + gone
@@ -92,6 +79,7 @@ class Absorbing(Interpolating):
     """Tokens become the mask, which is the last state (appendix A.2.2)."""
 
     default_betas = "mutual-information"
+    default_hybrid = 0.01
 
     def __init__(self, tokens: int, betas: Float[Tensor, "T"]) -> None:
         super().__init__(tokens, tokens + 1, betas)
@@ -103,24 +91,17 @@ class Absorbing(Interpolating):
         left, lost = self._left()
         return torch.cat([(left / self.tokens).expand(self.tokens), lost[None]])
 
-    def prior_nats(self, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+    def prior_nats(self, x: Tokens) -> Float64[Tensor, "B L"]:
         """The cost of guessing uniformly each token that is still visible at step T."""
         left, _ = self._left()
         return (left * math.log(self.tokens)).to(x.device).expand(x.shape)
 
-    def draw(
-        self, x: Int64[Tensor, "B L"], t: Int64[Tensor, "B"], u: Float64[Tensor, "B L"]
-    ) -> Int64[Tensor, "B L"]:
+    def draw(self, x: Tokens, t: RowSteps, u: Float64[Tensor, "B L"]) -> Int64[Tensor, "B L"]:
         _, lost = self.kept(torch.zeros_like(t), t)
         return torch.where(u < lost, self.tokens, x)
 
     def divergence(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
+        self, log_mean: LogProbs, x: Tokens, z: Tokens, s: RowSteps, t: RowSteps
     ) -> Float[Tensor, "B L"]:
         """-rho log mean(x) at masks, rho = (a_s - a_t) / (1 - a_t); 0 at visible tokens.
 
@@ -153,26 +134,19 @@ class Uniform(Interpolating):
     def prior(self) -> Float64[Tensor, "K"]:
         return self.limit()
 
-    def prior_nats(self, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+    def prior_nats(self, x: Tokens) -> Float64[Tensor, "B L"]:
         left, lost = self._left()
         others: Tensor = torch.special.xlog1py(lost * (self.size - 1) / self.size, -left)
         itself = (left + lost / self.size) * torch.log1p(left * (self.size - 1))
         return (itself + others).to(x.device).expand(x.shape)
 
-    def draw(
-        self, x: Int64[Tensor, "B L"], t: Int64[Tensor, "B"], u: Float64[Tensor, "B L"]
-    ) -> Int64[Tensor, "B L"]:
+    def draw(self, x: Tokens, t: RowSteps, u: Float64[Tensor, "B L"]) -> Int64[Tensor, "B L"]:
         _, lost = self.kept(torch.zeros_like(t), t)
         share = u / lost.clamp(min=TINY)  # uniform again where u < lost
         return torch.where(u < lost, (share * self.size).long().clamp(max=self.size - 1), x)
 
     def divergence(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
+        self, log_mean: LogProbs, x: Tokens, z: Tokens, s: RowSteps, t: RowSteps
     ) -> Float[Tensor, "B L"]:
         """The base class's formula with c = (1 - a_s) / K factored out of q(z_s | x) and p(z_s).
 

@@ -10,9 +10,10 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
+from partita.contracts.shapes import LogProbs, RowSteps, Tokens
 from partita.errors import require, require_int
 from partita.processes import interpolating  # noqa: F401 - registers its transitions
 from partita.processes.betas import make_betas
@@ -31,12 +32,8 @@ class Dense(Transition):
         super().__init__(tokens, size, steps)
         few = "use absorbing or uniform, which have closed forms, or fewer steps"
         require(steps <= MOST_STEPS, "transition", f"{steps} dense matrices take too long", few)
-        require(
-            steps * size**2 <= LARGEST_TABLE,
-            "transition",
-            f"{steps} dense matrices of {size} states take {steps * size**2 / 2**27:.0f} GiB",
-            few,
-        )
+        problem = f"{steps} dense matrices of {size} states take {steps * size**2 / 2**27:.0f} GiB"
+        require(steps * size**2 <= LARGEST_TABLE, "transition", problem, few)
         self._products: list[Tensor] = []
 
     @abstractmethod
@@ -65,29 +62,15 @@ class Dense(Transition):
         matrices = torch.stack([self.matrix(*pair) for pair in pairs.tolist()])
         return matrices.to(t.device), which[:, None]
 
-    def rows(
-        self, x: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
+    def rows(self, x: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L K"]:
         matrices, which = self._matrices(s, t)
         return matrices[which, x]
 
-    def columns(
-        self, z: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
+    def columns(self, z: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L K"]:
         matrices, which = self._matrices(s, t)
         return matrices.mT[which, z]
 
-    def entries(
-        self,
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
-    ) -> Float64[Tensor, "B L"]:
-        matrices, which = self._matrices(s, t)
-        return matrices[which, x, z]
-
-    def push(self, mean: Float[Tensor, "B L V"], t: Int64[Tensor, "B"]) -> Float[Tensor, "B L K"]:
+    def push(self, mean: LogProbs, t: RowSteps) -> Float[Tensor, "B L K"]:
         matrices, which = self._matrices(torch.zeros_like(t), t)
         chosen = matrices if len(matrices) == 1 else matrices[which[:, 0]]
         return (mean.double() @ chosen[:, : mean.shape[-1]]).to(mean.dtype)
@@ -95,7 +78,7 @@ class Dense(Transition):
     def prior(self) -> Float64[Tensor, "K"]:
         return self._product(self.steps)[: self.tokens].mean(0)
 
-    def prior_nats(self, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+    def prior_nats(self, x: Tokens) -> Float64[Tensor, "B L"]:
         last, prior = self._product(self.steps)[: self.tokens], self.prior()
         nats: Tensor = torch.special.xlogy(last, last / prior.clamp(min=TINY)).sum(-1)
         return nats.to(x.device)[x]
@@ -133,18 +116,14 @@ class Own(Dense):
         self, matrices: Float[Tensor, "..."], steps: int | None = None, *, masks: bool = False
     ) -> None:
         """`masks` says that the last state is the mask; `steps` is needed for a single matrix."""
-        require(
-            matrices.ndim in (2, 3) and matrices.shape[-2] == matrices.shape[-1] > masks,
-            "transition",
-            f"matrices must be [T, K, K] or [K, K], got {list(matrices.shape)}",
-        )
+        square = matrices.ndim in (2, 3) and matrices.shape[-2] == matrices.shape[-1] > masks
+        problem = f"matrices must be [T, K, K] or [K, K], got {list(matrices.shape)}"
+        require(square, "transition", problem)
         alone = matrices.ndim == 2
-        require(
-            steps is not None if alone else steps in (None, len(matrices)),
-            "steps",
-            "says how often a single matrix is used" if alone else "are as many as matrices",
-            "give it" if alone else "leave it out",
-        )
+        problem = "says how often a single matrix is used" if alone else "are as many as matrices"
+        remedy = "give it" if alone else "leave it out"
+        fits = steps is not None if alone else steps in (None, len(matrices))
+        require(fits, "steps", problem, remedy)
         table = matrices.to("cpu", torch.float64).view(-1, *matrices.shape[-2:])
         sums = table.sum(-1, keepdim=True)
         fits = bool((table >= 0).all()) and bool(((sums - 1).abs() < 1e-5).all())

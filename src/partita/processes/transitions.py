@@ -20,6 +20,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import sample_categorical
+from partita.contracts.shapes import LogProbs, RowSteps, Tokens
 from partita.errors import require_int
 from partita.registry import Registry
 
@@ -31,6 +32,8 @@ class Transition(ABC):
     """q(z_t | z_s) for any steps s <= t, in the forms that the loss and the sampler need."""
 
     default_betas: str = "cosine"
+    default_hybrid: float = 0.0
+    """D3PM's lambda, the weight of the cross-entropy beside the bound."""
 
     def __init__(self, tokens: int, size: int, steps: int) -> None:
         require_int(tokens, "tokens")
@@ -42,29 +45,15 @@ class Transition(ABC):
         """Q_(s+1) ... Q_t, for inspection."""
 
     @abstractmethod
-    def rows(
-        self, x: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
+    def rows(self, x: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L K"]:
         """q(z_t | z_s = x), as a function of z_t."""
 
     @abstractmethod
-    def columns(
-        self, z: Int64[Tensor, "B L"], s: Int64[Tensor, "B"], t: Int64[Tensor, "B"]
-    ) -> Float64[Tensor, "B L K"]:
+    def columns(self, z: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L K"]:
         """q(z_t = z | z_s), as a function of z_s."""
 
     @abstractmethod
-    def entries(
-        self,
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
-    ) -> Float64[Tensor, "B L"]:
-        """q(z_t = z | z_s = x)."""
-
-    @abstractmethod
-    def push(self, mean: Float[Tensor, "B L V"], t: Int64[Tensor, "B"]) -> Float[Tensor, "B L K"]:
+    def push(self, mean: LogProbs, t: RowSteps) -> Float[Tensor, "B L K"]:
         """sum_x q(z_t | x) mean(x)."""
 
     @abstractmethod
@@ -76,23 +65,16 @@ class Transition(ABC):
         """
 
     @abstractmethod
-    def prior_nats(self, x: Int64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+    def prior_nats(self, x: Tokens) -> Float64[Tensor, "B L"]:
         """L_T = KL(q(z_T | x) || p(z_T)) (the first term of eq. 1)."""
 
-    def draw(
-        self, x: Int64[Tensor, "B L"], t: Int64[Tensor, "B"], u: Float64[Tensor, "B L"]
-    ) -> Int64[Tensor, "B L"]:
+    def draw(self, x: Tokens, t: RowSteps, u: Float64[Tensor, "B L"]) -> Int64[Tensor, "B L"]:
         """Draw z_t from q(z_t | x), from one uniform number for each token."""
         log_probs = self.rows(x, torch.zeros_like(t), t).log()
         return sample_categorical(log_probs.flatten(0, 1), u.flatten()).view_as(x)
 
     def divergence(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        x: Int64[Tensor, "B L"],
-        z: Int64[Tensor, "B L"],
-        s: Int64[Tensor, "B"],
-        t: Int64[Tensor, "B"],
+        self, log_mean: LogProbs, x: Tokens, z: Tokens, s: RowSteps, t: RowSteps
     ) -> Float[Tensor, "B L"]:
         """KL(q(z_s | z_t, x) || p(z_s | z_t)); at s = 0 that is -log p(x | z_t).
 

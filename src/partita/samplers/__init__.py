@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from partita.categorical import Decoding as Decoding
+from partita.categorical import sample_categorical as sample_categorical
+from partita.contracts.prompt import Prompt as Prompt
+from partita.moved import offer_old_names
+from partita.samplers import autoregressive as autoregressive
+from partita.samplers import blocks as blocks
+from partita.samplers import chain as chain
+from partita.samplers import confidence as confidence
+from partita.samplers import gaussian as gaussian
+from partita.samplers import halton as halton
+from partita.samplers import insertion as insertion
+from partita.samplers import planned as planned
+from partita.samplers import score as score
+from partita.samplers.base import SAMPLERS as SAMPLERS
+from partita.samplers.base import Callback as Callback
+from partita.samplers.base import SamplingContext as SamplingContext
+from partita.samplers.base import Step as Step
+from partita.samplers.front import sample as sample
+from partita.samplers.guided_models import guided as guided
+from partita.samplers.state import SamplerState as SamplerState
 
-from partita.categorical import Decoding, sample_categorical
-from partita.contracts.prompt import Prompt
-from partita.moved import name_of_before
-from partita.samplers import (
-    autoregressive,
-    blocks,
-    chain,
-    confidence,
-    gaussian,
-    halton,
-    insertion,
-    planned,
-    score,
-)
-from partita.samplers.base import SAMPLERS, Callback, SamplingContext, Step
-from partita.samplers.front import sample
-from partita.samplers.guided_models import guided
-from partita.samplers.state import SamplerState
-
-__all__ = [
-    "SAMPLERS",
-    "Callback",
-    "Decoding",
-    "Prompt",
-    "SamplerState",
-    "SamplingContext",
-    "Step",
-    "autoregressive",
-    "blocks",
-    "chain",
-    "confidence",
-    "gaussian",
-    "guided",
-    "halton",
-    "insertion",
-    "planned",
-    "sample",
-    "sample_categorical",
-    "score",
-]
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor
 
+from partita.contracts.shapes import Tokens
 from partita.errors import require
 from partita.methods.contracts import CausalModel
 from partita.samplers.base import SamplingContext, sampler
@@ -13,18 +12,14 @@ from partita.samplers.state import SamplerState
 
 
 @sampler("autoregressive", family="causal", default=True)
-def autoregressive(
-    context: SamplingContext[CausalModel], state: SamplerState
-) -> Int64[Tensor, "B L"]:
+def autoregressive(context: SamplingContext[CausalModel], state: SamplerState) -> Tokens:
     """Sample from left to right. Known tokens must be a prefix; its length may differ by row."""
     model, revealed = context.model, state.revealed
     length, device = state.tokens.shape[1], state.tokens.device
-    require(
-        not bool((revealed[:, 1:] & ~revealed[:, :-1]).any()),
-        "prompt",
-        "an autoregressive model can only continue a prefix, but a known token follows a blank",
-        "use a masked model to fill blanks",
-    )
+    prefix = not bool((revealed[:, 1:] & ~revealed[:, :-1]).any())
+    problem = "an autoregressive model can only continue a prefix"
+    remedy = "use a masked model to fill blanks"
+    require(prefix, "prompt", f"{problem}, but a known token follows a blank", remedy)
     common = int(revealed.sum(-1).min())
     read = model.shifted(state.tokens)[:, : common + 1]
     caches = model.new_caches(state.batch)

@@ -7,16 +7,17 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical
+from partita.contracts.shapes import Indices, Labels
 from partita.errors import require
 from partita.methods.contracts import FAMILIES, Denoiser, Model
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.randomness import Noise, Purpose
 from partita.registry import Registry
 from partita.samplers.state import SamplerState
@@ -93,8 +94,8 @@ class Step:
     index: int
     total: int | None
     state: SamplerState
-    rows: Int64[Tensor, "N"]
-    positions: Int64[Tensor, "N"]
+    rows: Indices
+    positions: Indices
 
     @property
     def canvas(self) -> SamplerState:
@@ -136,7 +137,7 @@ class SamplingContext(Generic[M]):
     model: M
     noise: Noise
     decoding: Decoding = PLAIN
-    label: Int64[Tensor, "B"] | None = None
+    label: Labels | None = None
     callback: Callback | None = None
     executor: Executor | None = None
     """What runs planned samplers; None for the plain loop, step by step."""
@@ -144,8 +145,8 @@ class SamplingContext(Generic[M]):
     def ask(
         self: SamplingContext[Denoiser],
         state: SamplerState,
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
+        rows: Indices,
+        positions: Indices,
         visible: Float[Tensor, "B"],
     ) -> Float[Tensor, "N V"]:
         """Query the model: log-probabilities at some positions. Other sequences are not computed.
@@ -166,11 +167,7 @@ class SamplingContext(Generic[M]):
             )
 
     def draw(
-        self,
-        log_probs: Float[Tensor, "N V"],
-        step: int,
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
+        self, log_probs: Float[Tensor, "N V"], step: int, rows: Indices, positions: Indices
     ) -> Int64[Tensor, "N"]:
         """Draw one token per queried position, with that sample's own noise."""
         u = self.noise.uniform_at(Purpose.TOKEN, step, rows, positions)
@@ -184,7 +181,4 @@ class SamplingContext(Generic[M]):
             self.callback(Step(index, total, state.copy(), rows, positions))
 
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

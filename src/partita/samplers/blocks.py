@@ -15,13 +15,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
+from partita.contracts.shapes import Tokens
 from partita.errors import require, require_int
 from partita.methods.contracts import Denoiser
 from partita.samplers.base import SAMPLERS, SamplingContext, Step, sampler
 from partita.samplers.state import SamplerState
+
+Context = SamplingContext[Denoiser]
 
 
 def window(end: int, model_length: int, total: int) -> tuple[int, int]:
@@ -32,13 +34,13 @@ def window(end: int, model_length: int, total: int) -> tuple[int, int]:
 
 @sampler("blocks", family="masked")
 def blocks(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     *,
     block_length: int | None = None,
     inner: str = "confidence",
     **options: Any,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Fill blocks of `block_length` positions, one after the other, by the sampler `inner`.
 
     `block_length` is 32 by default, or the model's length if that is less. Further options go to
@@ -49,11 +51,8 @@ def blocks(
     limit = context.model.length
     block_length = min(32, limit) if block_length is None else block_length
     require_int(block_length, "block_length")
-    require(
-        block_length <= limit,
-        "block_length",
-        f"must lie between 1 and the model's length {limit}, got {block_length}",
-    )
+    problem = f"must lie between 1 and the model's length {limit}, got {block_length}"
+    require(block_length <= limit, "block_length", problem)
     fill = partial(_inner(inner), **options)
     if "steps" in inspect.signature(fill).parameters:
         fill = partial(fill, steps=options.get("steps", block_length))
@@ -70,19 +69,18 @@ def _inner(name: str) -> Callable[..., Tensor]:
     """The sampler function that fills a block, by its name."""
     fitting = [other for other in SAMPLERS if SAMPLERS[other].family == "masked"]
     fitting.remove("blocks")
-    require(
-        name in fitting, "inner", f"{name!r} cannot fill a block", f"known: {', '.join(fitting)}"
-    )
+    remedy = f"known: {', '.join(fitting)}"
+    require(name in fitting, "inner", f"{name!r} cannot fill a block", remedy)
     return SAMPLERS[name].run
 
 
 def _fill_rows(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     rows: Tensor,
     begin: int,
     block_length: int,
-    fill: Callable[[SamplingContext[Denoiser], SamplerState], Tensor],
+    fill: Callable[[Context, SamplerState], Tensor],
     numbers: Iterator[int],
 ) -> None:
     """Fill the blocks of some rows, from position `begin` on."""
@@ -109,7 +107,7 @@ def _fill_rows(
 
 
 def _report(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     rows: Tensor,
     low: int,

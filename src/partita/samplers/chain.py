@@ -14,17 +14,20 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from partita.categorical import decoded, sample_categorical
+from partita.contracts.shapes import Tokens
 from partita.methods.contracts import Chain
 from partita.randomness import Purpose
 from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
 
+Context = SamplingContext[Chain]
+
 
 @sampler("reverse", family="chain", default=True)
 def reverse(
-    context: SamplingContext[Chain], state: SamplerState, *, steps: int = 128, grid: str = "uniform"
-) -> Int64[Tensor, "B L"]:
+    context: Context, state: SamplerState, *, steps: int = 128, grid: str = "uniform"
+) -> Tokens:
     """Draw from p(z_s | z_t) along a grid of times, in at most the T steps of a discrete chain."""
     steps = min(steps, context.model.steps or steps)
     times = sampling_grid(grid, steps).to(state.tokens.device)
@@ -43,10 +46,7 @@ def reverse(
 
 
 def _draw(
-    context: SamplingContext[Chain],
-    log_probs: Float[Tensor, "B L S"],
-    step: int,
-    state: SamplerState,
+    context: Context, log_probs: Float[Tensor, "B L S"], step: int, state: SamplerState
 ) -> Int64[Tensor, "B L"]:
     """z for every position; known tokens stay."""
     rows, positions = torch.ones_like(state.wanted).nonzero(as_tuple=True)
@@ -55,9 +55,7 @@ def _draw(
     return torch.where(state.revealed, state.tokens, drawn)
 
 
-def _report(
-    context: SamplingContext[Chain], state: SamplerState, z: Tensor, index: int, steps: int
-) -> None:
+def _report(context: Context, state: SamplerState, z: Tensor, index: int, steps: int) -> None:
     """Call the callback with the current z; only the last step marks its tokens as revealed."""
     if context.callback is None:
         return

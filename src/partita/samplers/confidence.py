@@ -14,9 +14,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from partita.contracts.shapes import Marks, Tokens
 from partita.errors import require_number, require_temperature
 from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
@@ -24,6 +25,8 @@ from partita.registry import Registry
 from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.counts import reveal_counts
 from partita.samplers.state import SamplerState
+
+Context = SamplingContext[Denoiser]
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 CONFIDENCES: Registry[Measure] = Registry("confidence")
@@ -39,10 +42,7 @@ def candidate_probability(
 
 
 @CONFIDENCES.register("margin")
-def margin(
-    log_probs: Float[Tensor, "N V"],
-    tokens: Int64[Tensor, "N"],  # noqa: ARG001 - the margin does not depend on the candidate
-) -> Float64[Tensor, "N"]:
+def margin(log_probs: Float[Tensor, "N V"], tokens: Int64[Tensor, "N"]) -> Float64[Tensor, "N"]:  # noqa: ARG001 - the margin does not depend on the candidate
     """The probability of the best token minus that of the second best."""
     best = log_probs.double().topk(2, dim=-1).values.exp()
     return best[:, 0] - best[:, 1]
@@ -67,28 +67,22 @@ def no_confidence(
 
 
 def most_confident(
-    confidence: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"], counts: Int64[Tensor, "B"]
-) -> Bool[Tensor, "B L"]:
+    confidence: Float64[Tensor, "B L"], eligible: Marks, counts: Int64[Tensor, "B"]
+) -> Marks:
     """The `counts` most confident eligible positions of each row (the leftmost among equals)."""
     keys = confidence.masked_fill(~eligible, -torch.inf)
     rank = keys.argsort(dim=-1, descending=True, stable=True).argsort(-1)
     return (rank < counts[:, None]) & eligible
 
 
-def above_threshold(
-    confidence: Float64[Tensor, "B L"], eligible: Bool[Tensor, "B L"], threshold: float
-) -> Bool[Tensor, "B L"]:
+def above_threshold(confidence: Float64[Tensor, "B L"], eligible: Marks, threshold: float) -> Marks:
     """The eligible positions that reach the threshold, and always the most confident one."""
     one = eligible.any(-1).long()
     return (eligible & (confidence >= threshold)) | most_confident(confidence, eligible, one)
 
 
 def _candidates(
-    context: SamplingContext[Denoiser],
-    state: SamplerState,
-    step: int,
-    hidden: Tensor,
-    measure: Measure,
+    context: Context, state: SamplerState, step: int, hidden: Tensor, measure: Measure
 ) -> tuple[Tensor, Tensor]:
     """A candidate and its confidence at every wanted hidden position, as [B, L] tensors.
 
@@ -104,7 +98,7 @@ def _candidates(
 
 
 def _commit(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     step: int,
     total: int | None,
@@ -116,26 +110,23 @@ def _commit(
     context.report(step, total, state, rows, positions)
 
 
-def gumbel(
-    context: SamplingContext[Denoiser], state: SamplerState, step: int
-) -> Float64[Tensor, "B L"]:
+def gumbel(context: Context, state: SamplerState, step: int) -> Float64[Tensor, "B L"]:
     """Standard Gumbel noise for every position."""
-    positions = torch.arange(state.tokens.shape[1], device=state.tokens.device)[None]
-    u = context.noise.uniform(Purpose.CONFIDENCE, step, positions)
+    u = context.noise.uniforms(Purpose.CONFIDENCE, step, state.tokens.shape[1])
     # u = 0 has probability 2^-53; half of the grid's spacing keeps its logarithm finite.
     return -torch.log(-torch.log(u + 2.0**-54))
 
 
 @sampler("confidence", family="masked")
 def confidence(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     *,
     steps: int = 16,
     counts: str | Sequence[int] = "cosine",
     confidence: str = "probability",
     noise_temperature: float = 0.0,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Reveal a planned number of positions per step, the most confident first.
 
     With noise, positions are ranked by log(confidence) + temperature * (1 - i/(steps-1)) * Gumbel
@@ -158,7 +149,7 @@ def confidence(
 
 
 def _noised(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     scores: Tensor,
     step: int,
@@ -178,12 +169,12 @@ def _noised(
 
 @sampler("threshold", family="masked")
 def threshold(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     *,
     threshold: float = 0.9,
     confidence: str = "probability",
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Reveal every position whose confidence reaches the threshold, at least one per step."""
     require_number(threshold, "threshold", -math.inf)
     measure = CONFIDENCES[confidence]

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from partita.contracts.packed import PackedBatch, PackedTokens
+from partita.contracts.shapes import Marks, Tokens
 from partita.errors import require
 from partita.samplers.state import SamplerState
 
@@ -22,7 +23,7 @@ from partita.samplers.state import SamplerState
 class Draft:
     """B texts that are being written."""
 
-    tokens: Int64[Tensor, "B L"]
+    tokens: Tokens
     lengths: Int64[Tensor, "B"]
     open: Bool[Tensor, "B G"]
     """The gaps where masks may be inserted."""
@@ -41,12 +42,12 @@ class Draft:
         return Draft(tokens, lengths, state.open_gaps(), mask_id, end_id)
 
     @property
-    def there(self) -> Bool[Tensor, "B L"]:
+    def there(self) -> Marks:
         """The positions that hold a token or a mask, and not padding."""
         return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
 
     @property
-    def hidden(self) -> Bool[Tensor, "B L"]:
+    def hidden(self) -> Marks:
         """The positions of the masks."""
         return self.there & (self.tokens == self.mask_id)
 
@@ -67,7 +68,7 @@ class Draft:
         table[gaps.indices] = packed
         return table
 
-    def write(self, chosen: Bool[Tensor, "B L"], tokens: Int64[Tensor, "B L"]) -> None:
+    def write(self, chosen: Marks, tokens: Tokens) -> None:
         """Replace the chosen masks by tokens."""
         self.tokens = torch.where(chosen & self.hidden, tokens, self.tokens)
 

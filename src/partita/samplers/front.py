@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from partita.categorical import Decoding
 from partita.contracts.prompt import Prompt
+from partita.contracts.shapes import Labels
 from partita.errors import InputError, require, require_int, require_seed
 from partita.methods.base import check_ids
 from partita.methods.contracts import Denoiser, Model
@@ -26,7 +27,7 @@ from partita.samplers.base import (
     SamplingContext,
     default_sampler,
 )
-from partita.samplers.guidance import Guided, check_guidable
+from partita.samplers.guidance import NO_LABEL, Guided, check_guidable
 from partita.samplers.guided_models import guided
 from partita.samplers.state import SamplerState
 
@@ -43,7 +44,7 @@ def sample(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    label: int | Int64[Tensor, "B"] | None = None,
+    label: int | Labels | None = None,
     guidance: float | None = None,
     guidance_schedule: str = "constant",
     callback: Callback | None = None,
@@ -52,20 +53,13 @@ def sample(
 ) -> Int64[Tensor, "B L"]:
     """Sample sequences from a model, with a prompt or without one.
 
-    The samples are numbered from `first`; sample i of a seed has the same noise in any batch.
-    `guidance` is the weight of classifier-free guidance (`guidance.py`); 0 is off. The weight is
-    constant, or rises as `guidance_schedule` says: linear or cosine.
     An `executor` runs the steps of planned samplers; without one they run one by one.
-    (`partita.sample` chooses the executor by `speed`.)
-    `options` go to the sampler, for example `steps=64, grid="cosine"` for "ancestral".
+    `partita.sample` chooses it by `speed`, and describes the other arguments.
     """
     decoding = Decoding(temperature, top_k, top_p)
-    require(
-        isinstance(model, Model),
-        "model",
-        f"{type(model).__name__} is no method",
-        "wrap a network in one such as MDLM; a loaded model has its own `sample`, and `method`",
-    )
+    problem = f"{type(model).__name__} is no method"
+    remedy = "wrap a network in one such as MDLM; a loaded model has its own `sample`, and `method`"
+    require(isinstance(model, Model), "model", problem, remedy)
     name = default_sampler(model.family) if sampler is None else sampler
     chosen = _fitting(model, name)
     _check_options(name, chosen, options)
@@ -109,8 +103,7 @@ def _with_guidance(
         require(chosen, "guidance_schedule", f"is {schedule!r}, but there is no guidance", remedy)
         return model
     check_guidable(model)
-    towards = "guidance pulls towards a class label, and none was given"
-    require(label is not None, "label", towards, "say which")
+    require(label is not None, "label", NO_LABEL, "say which")
     towards_label = guided(model, weight, schedule)
     return towards_label if weight else model
 
@@ -144,12 +137,9 @@ def check_sampling(model: Model, sampler: str | None, options: dict[str, Any]) -
 
 def _fitting(model: Model, name: str) -> Sampler:
     chosen = SAMPLERS[name]
-    require(
-        chosen.family == model.family,
-        "sampler",
-        f"{name!r} does not fit a {model.family} model",
-        f"these do: {', '.join(fitting_samplers(model.family))}",
-    )
+    problem = f"{name!r} does not fit a {model.family} model"
+    remedy = f"these do: {', '.join(fitting_samplers(model.family))}"
+    require(chosen.family == model.family, "sampler", problem, remedy)
     return chosen
 
 
@@ -187,12 +177,12 @@ def _initial_state(
     if model.whole_texts:
         return _growing(model, count, prompt, length)
     if prompt is None:
-        length = model.length if length is None else length
-        require_int(length, "length")
-        _check_length(model, "length", length, slides)
+        length = _checked_length(model, length, slides)
         return SamplerState.blank(count or 1, length, model.mask_id, _device(model))
     require(length is None, "length", "follows from the prompt", "give one of the two")
     _check_prompt(prompt, model)
+    remedy = "leave it out to sample unconditionally"
+    require(prompt.tokens.numel() > 0, "prompt", "is empty", remedy)
     _check_length(model, "prompt", prompt.tokens.shape[1], slides)
     return SamplerState.from_prompt(_repeated(prompt, count), model.mask_id)
 
@@ -201,15 +191,12 @@ def _growing(
     model: Model, count: int | None, prompt: Prompt | None, longest: int | None
 ) -> SamplerState:
     """The initial state of texts that grow up to `longest`, empty or with a prompt."""
-    longest = model.length if longest is None else longest
-    require_int(longest, "length")
-    _check_length(model, "length", longest, slides=False)
+    longest = _checked_length(model, longest, slides=False)
     if prompt is None:
         state = SamplerState.blank(count or 1, 0, model.mask_id, _device(model))
         everywhere = torch.ones(count or 1, 1, dtype=torch.bool, device=state.tokens.device)
         return replace(state, open=everywhere, longest=longest)
-    require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
-    check_ids(prompt.tokens[prompt.known], model, "prompt")
+    _check_prompt(prompt, model)
     held = prompt.tokens.shape[1]
     problem = f"has {held} tokens, but the text may have {longest} at most"
     require(held <= longest, "prompt", problem, "shorten it")
@@ -220,31 +207,28 @@ def _growing(
 def _repeated(prompt: Prompt, count: int | None) -> Prompt:
     """The prompt with one row per sample."""
     rows = prompt.tokens.shape[0]
-    require(
-        count is None or rows in (1, count),
-        "count",
-        f"is {count}, but the prompt has {rows} rows",
-        "give one row, or as many as samples",
-    )
+    problem = f"is {count}, but the prompt has {rows} rows"
+    remedy = "give one row, or as many as samples"
+    require(count is None or rows in (1, count), "count", problem, remedy)
     return prompt.expand(count) if rows == 1 and count is not None else prompt
 
 
 def _check_prompt(prompt: Prompt, model: Model) -> None:
     require(isinstance(prompt, Prompt), "prompt", f"must be a Prompt, got {type(prompt).__name__}")
-    require(
-        prompt.tokens.numel() > 0, "prompt", "is empty", "leave it out to sample unconditionally"
-    )
     check_ids(prompt.tokens[prompt.known], model, "prompt")
+
+
+def _checked_length(model: Model, length: int | None, slides: bool) -> int:
+    length = model.length if length is None else length
+    require_int(length, "length")
+    _check_length(model, "length", length, slides)
+    return length
 
 
 def _check_length(model: Model, argument: str, length: int, slides: bool) -> None:
     beyond = ", or use the sampler blocks, which goes beyond" if isinstance(model, Denoiser) else ""
-    require(
-        slides or length <= model.length,
-        argument,
-        f"{length} positions are more than the model's {model.length}",
-        f"shorten it{beyond}",
-    )
+    problem = f"{length} positions are more than the model's {model.length}"
+    require(slides or length <= model.length, argument, problem, f"shorten it{beyond}")
 
 
 def as_labels(
@@ -254,11 +238,8 @@ def as_labels(
     if label is None:
         return None
     if isinstance(label, Tensor):
-        require(
-            label.shape == (rows,) and label.dtype == torch.int64,
-            "label",
-            f"must be a number or an int64 tensor of {rows}, one for each sequence",
-        )
+        problem = f"must be a number or an int64 tensor of {rows}, one for each sequence"
+        require(label.shape == (rows,) and label.dtype == torch.int64, "label", problem)
         return label.to(device)
     require_int(label, "label", 0)
     return torch.full((rows,), label, device=device)

@@ -19,24 +19,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from partita.categorical import decoded, sample_categorical
-from partita.errors import require, require_int, require_number, require_positive, require_seed
+from partita.contracts.shapes import Labels, Tokens
+from partita.errors import (
+    require,
+    require_int,
+    require_known,
+    require_number,
+    require_positive,
+    require_seed,
+)
 from partita.methods.contracts import EmbeddingModel
 from partita.methods.ddpm import DDPM, VARIANCES
-from partita.moved import name_of_before
+from partita.moved import offer_old_names
 from partita.processes.gaussian import GaussianProcess, State, Steps, gaussian, wide
 from partita.randomness import Noise, Purpose
 from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.front import as_labels, evaluating
-from partita.samplers.guidance import mix
+from partita.samplers.guidance import NO_LABEL, mix
 from partita.samplers.guided_models import halves, twice
 from partita.samplers.state import SamplerState
+
+Context = SamplingContext[EmbeddingModel]
 
 ROUNDINGS = ("softmax", "nearest")
 
@@ -101,8 +111,7 @@ def descend(
     require_int(repeats, "repeats")
     require_number(eta, "eta")
     require(eta <= 1, "eta", f"must lie in [0, 1], got {eta}")
-    known = f"known: {', '.join(VARIANCES)}"
-    require(variance in VARIANCES, "variance", f"unknown name {variance!r}", known)
+    require_known(variance, "variance", VARIANCES)
     period = process.steps + 1  # a repeated step has noise of its own
     for before, after in itertools.pairwise(path):
         t, s = (torch.full((len(x),), number, device=x.device) for number in (before, after))
@@ -132,7 +141,7 @@ def sample_ddpm(
     clip: float | None = None,
     seed: int = 0,
     first: int = 0,
-    label: int | Int64[Tensor, "B"] | None = None,
+    label: int | Labels | None = None,
     guidance: float = 0.0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -144,8 +153,8 @@ def sample_ddpm(
     [-clip, clip]; use 1 for images. The samples are numbered from `first`; sample i of a seed has
     the same noise in any batch. `guidance` is the weight of classifier-free guidance; 0 is off.
     """
-    kind = type(model).__name__
-    require(isinstance(model, DDPM), "model", f"{kind} is no DDPM", "use partita.sample")
+    problem = f"{type(model).__name__} is no DDPM"
+    require(isinstance(model, DDPM), "model", problem, "use partita.sample")
     whole = isinstance(shape, Sequence) and all(isinstance(size, int) for size in shape)
     require(whole, "shape", f"must be a list of sizes, got {shape!r}", "[2] is one of points")
     require_int(count, "count")
@@ -174,8 +183,7 @@ def sample_ddpm(
 
 def _check_guidance(model: DDPM, weight: float, label: object) -> None:
     require_number(weight, "guidance")
-    towards = "guidance pulls towards a class label, and none was given"
-    require(weight == 0 or label is not None, "label", towards, "say which")
+    require(weight == 0 or label is not None, "label", NO_LABEL, "say which")
     problem, remedy = "the network has no class labels", "use one with `classes`, such as UNet"
     require(weight == 0 or model.classes > 0, "guidance", problem, remedy)
 
@@ -190,8 +198,7 @@ def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float
         return model.clean(x, t, labels)
     none = torch.full_like(labels, model.classes)
     both = model.clean(twice(x), twice(t), torch.cat([labels, none]))
-    conditional, unconditional = halves(both)
-    return mix(conditional, unconditional, weight, laws=False)
+    return mix(*halves(both), weight, laws=False)
 
 
 # Tokens ------------------------------------------------------------------------------------------
@@ -199,51 +206,49 @@ def _clean(model: DDPM, x: State, t: Steps, labels: Tensor | None, weight: float
 
 @sampler("ddpm", family="gaussian", default=True)
 def ddpm(
-    context: SamplingContext[EmbeddingModel],
+    context: Context,
     state: SamplerState,
     *,
     steps: int | None = None,
     variance: str = "small",
     rounding: str = "softmax",
     repeats: int = 1,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """DDPM's reverse process (algorithm 2) on embeddings, then rounding to tokens.
 
     `repeats` above 1 takes each step several times, as RePaint does (Lugmayr et al., 2022); samples
     then agree better with a prompt.
     """
-    return _fill(context, state, steps, 1.0, variance, rounding, repeats)
+    return _fill(context, state, steps, rounding, repeats, variance=variance)
 
 
 @sampler("ddim", family="gaussian")
 def ddim(
-    context: SamplingContext[EmbeddingModel],
+    context: Context,
     state: SamplerState,
     *,
     steps: int | None = 64,
     eta: float = 0.0,
     rounding: str = "softmax",
     repeats: int = 1,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """DDIM's reverse process on embeddings, then rounding to tokens; `repeats` as in "ddpm"."""
-    return _fill(context, state, steps, eta, "small", rounding, repeats)
+    return _fill(context, state, steps, rounding, repeats, eta=eta)
 
 
 def _fill(
-    context: SamplingContext[EmbeddingModel],
+    context: Context,
     state: SamplerState,
     steps: int | None,
-    eta: float,
-    variance: str,
     rounding: str,
     repeats: int,
+    **how: Any,
 ) -> Tensor:
     """Run the reverse process on embeddings until the last step before 0, then round to tokens.
 
     Rounding is "softmax" (a draw from p(w | x_1)) or "nearest" (the embedding nearest to x_0).
     """
-    known = f"known: {', '.join(ROUNDINGS)}"
-    require(rounding in ROUNDINGS, "rounding", f"unknown name {rounding!r}", known)
+    require_known(rounding, "rounding", ROUNDINGS)
     model, process = context.model, context.model.process
     path = visited(process.steps, steps)
     require_int(repeats, "repeats")
@@ -262,19 +267,9 @@ def _fill(
     z = gaussian(context.noise, Purpose.STATE, process.steps, vectors[given])
     start = torch.full((state.batch,), process.steps, device=z.device)
     x = torch.where(fixed, process.marginal(vectors[given], start, z), z)
-    x = descend(
-        process,
-        predict,
-        x,
-        context.noise,
-        path[:-1],
-        eta=eta,
-        variance=variance,
-        repeats=repeats,
-    )
-    last = torch.full((state.batch,), path[-2], device=x.device)
+    x = descend(process, predict, x, context.noise, path[:-1], repeats=repeats, **how)
     with torch.no_grad():
-        log_probs = model.log_probabilities(x, last, context.label)
+        log_probs = model.log_probabilities(x, torch.full_like(start, path[-2]), context.label)
     rows, positions = state.wanted.nonzero(as_tuple=True)
     if rounding == "nearest":
         x_0 = model.clean(log_probs)[rows, positions]
@@ -288,11 +283,7 @@ def _fill(
 
 
 def _report(
-    context: SamplingContext[EmbeddingModel],
-    state: SamplerState,
-    log_probs: Tensor,
-    index: int,
-    total: int,
+    context: Context, state: SamplerState, log_probs: Tensor, index: int, total: int
 ) -> None:
     """Call the callback with the most probable tokens; none is revealed before the rounding."""
     if context.callback is None:
@@ -303,7 +294,4 @@ def _report(
     context.report(index, total, shown, nothing, nothing)
 
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

@@ -26,11 +26,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from partita.contracts.shapes import Labels
 from partita.errors import InputError, require, require_number
 from partita.methods.contracts import Model
 from partita.networks.base import NetworkConfig
 from partita.registry import Registry
 
+NO_LABEL = "guidance pulls towards a class label, and none was given"
 Ramp = Callable[[Tensor], Tensor]
 RAMPS: Registry[Ramp] = Registry("guidance_schedule")
 """Maps the share of revealed tokens to the share of the weight."""
@@ -91,18 +93,6 @@ class Guided(Model, Generic[M]):
         return self.model.sizes
 
     @property
-    def length(self) -> int:
-        return self.model.length
-
-    @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.model.mask_id
-
-    @property
     def share_of_weight(self) -> Ramp:
         """The share of the weight for a share of revealed tokens."""
         return RAMPS[self.ramp] if isinstance(self.ramp, str) else self.ramp
@@ -111,19 +101,17 @@ class Guided(Model, Generic[M]):
         """The weight of each row, by the share of its tokens that are revealed."""
         return self.weight * self.share_of_weight(revealed.clamp(0, 1))
 
-    def _labels(self, label: Int64[Tensor, "B"] | None) -> Int64[Tensor, "two_B"]:
+    def _labels(self, label: Labels | None) -> Int64[Tensor, "two_B"]:
         """The labels, then as many times no label: the condition of a pass for both."""
         if label is None:
-            raise InputError("label", "guidance pulls towards a class label, and none was given")
+            raise InputError("label", NO_LABEL)
         return torch.cat([label, torch.full_like(label, self.sizes.classes)])
 
 
 def check_guidable(model: object) -> None:
     """Refuse models that have no conditional and unconditional predictions to compare."""
     require(not isinstance(model, Guided), "guidance", "the model is guided already")
-    require(
-        isinstance(model, Model) and model.sizes.classes > 0,
-        "guidance",
-        "the model has no class labels",
-        "train it with network.classes, or build its network with TransformerConfig(classes=...)",
-    )
+    labeled = isinstance(model, Model) and model.sizes.classes > 0
+    remedy = "or build its network with TransformerConfig(classes=...)"
+    problem, remedy = "the model has no class labels", f"train it with network.classes, {remedy}"
+    require(labeled, "guidance", problem, remedy)

@@ -14,11 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from partita.contracts.layouts import DENSE, Layout
 from partita.contracts.packed import PackedTokens
+from partita.contracts.shapes import Indices, Labels, LogProbs, Marks, RowSteps, RowTimes, Tokens
 from partita.methods.contracts import (
     CausalModel,
     Chain,
@@ -54,12 +55,12 @@ class GuidedDenoiser(Guided[Denoiser], Denoiser):
 
     def predict(
         self,
-        tokens: Int64[Tensor, "B L"],
-        revealed: Bool[Tensor, "B L"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        time: Float[Tensor, "B"] | None = None,
-        label: Int64[Tensor, "B"] | None = None,
+        tokens: Tokens,
+        revealed: Marks,
+        rows: Indices,
+        positions: Indices,
+        time: RowTimes | None = None,
+        label: Labels | None = None,
     ) -> Float[Tensor, "N V"]:
         both = self.model.predict(
             twice(tokens),
@@ -77,17 +78,14 @@ class GuidedDenoiser(Guided[Denoiser], Denoiser):
 class GuidedCausal(Guided[CausalModel], CausalModel):
     """AR. The caches hold both passes; the share of revealed tokens is that of the full length."""
 
-    def shifted(self, tokens: Int64[Tensor, "B L"], layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
+    def shifted(self, tokens: Tokens, layout: Layout = DENSE) -> Int64[Tensor, "B L"]:
         return self.model.shifted(tokens, layout)
 
     def new_caches(self, batch: int) -> list[KeyValueCache]:
         return self.model.new_caches(2 * batch)
 
     def following(
-        self,
-        tokens: Int64[Tensor, "B N"],
-        caches: list[KeyValueCache],
-        label: Int64[Tensor, "B"] | None = None,
+        self, tokens: Int64[Tensor, "B N"], caches: list[KeyValueCache], label: Labels | None = None
     ) -> Float[Tensor, "B V"]:
         both = self.model.following(twice(tokens), caches, self._labels(label))
         read = torch.full((len(tokens),), caches[0].filled - 1.0, device=tokens.device)
@@ -103,24 +101,15 @@ class GuidedChain(Guided[Chain], Chain):
     def steps(self) -> int | None:
         return self.model.steps
 
-    def prior(self, like: Int64[Tensor, "B L"]) -> Float[Tensor, "B L S"]:
+    def prior(self, like: Tokens) -> Float[Tensor, "B L S"]:
         return self.model.prior(like)
 
-    def log_mean(
-        self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
+    def log_mean(self, tokens: Tokens, time: RowTimes, label: Labels | None = None) -> LogProbs:
         both = self.model.log_mean(twice(tokens), twice(time), self._labels(label))
         return guide(*halves(both), self._weights(1 - time)[:, None, None])
 
     def step(
-        self,
-        log_mean: Float[Tensor, "B L V"],
-        tokens: Int64[Tensor, "B L"],
-        s: Float[Tensor, "B"],
-        t: Float[Tensor, "B"],
+        self, log_mean: LogProbs, tokens: Tokens, s: RowTimes, t: RowTimes
     ) -> Float[Tensor, "B L S"]:
         return self.model.step(log_mean, tokens, s, t)
 
@@ -132,15 +121,12 @@ class GuidedEmbeddings(Guided[EmbeddingModel], EmbeddingModel):
     def vectors(self) -> Float[Tensor, "V D"]:
         return self.model.vectors()
 
-    def clean(self, log_probs: Float[Tensor, "B L V"]) -> Float[Tensor, "B L D"]:
+    def clean(self, log_probs: LogProbs) -> Float[Tensor, "B L D"]:
         return self.model.clean(log_probs)
 
     def log_probabilities(
-        self,
-        x_t: Float[Tensor, "B L D"],
-        t: Int64[Tensor, "B"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> Float[Tensor, "B L V"]:
+        self, x_t: Float[Tensor, "B L D"], t: RowSteps, label: Labels | None = None
+    ) -> LogProbs:
         both = self.model.log_probabilities(twice(x_t), twice(t), self._labels(label))
         share = 1 - t.double() / self.model.process.steps
         return guide(*halves(both), self._weights(share)[:, None, None])
@@ -152,11 +138,11 @@ class GuidedScore(Guided[ScoreModel], ScoreModel):
 
     def log_score(
         self,
-        tokens: Int64[Tensor, "B L"],
-        time: Float[Tensor, "B"],
-        rows: Int64[Tensor, "N"],
-        positions: Int64[Tensor, "N"],
-        label: Int64[Tensor, "B"] | None = None,
+        tokens: Tokens,
+        time: RowTimes,
+        rows: Indices,
+        positions: Indices,
+        label: Labels | None = None,
     ) -> Float[Tensor, "N S"]:
         queries = torch.cat([rows, rows + tokens.shape[0]]), twice(positions)
         both = self.model.log_score(twice(tokens), twice(time), *queries, self._labels(label))
@@ -180,12 +166,8 @@ class GuidedGrowth(Guided[FlexibleModel], FlexibleModel):
     """FlexMDM."""
 
     def ask(
-        self,
-        text: PackedTokens,
-        t: Float[Tensor, "B"],
-        queries: Int64[Tensor, "M"],
-        label: Int64[Tensor, "B"] | None = None,
-    ) -> tuple[Float[Tensor, "M V"], Answer]:
+        self, text: PackedTokens, t: RowTimes, queries: Indices, label: Labels | None = None
+    ) -> tuple[Float[Tensor, "N V"], Answer]:
         lengths = twice(text.lengths)
         copies = PackedTokens.of_texts(twice(text.tokens), lengths, text.max_seqlen)
         both_queries = torch.cat([queries, queries + text.tokens.numel()])

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from partita.contracts.shapes import Tokens
 from partita.errors import require, require_int
 from partita.methods.contracts import Denoiser
 from partita.randomness import Purpose
@@ -65,7 +66,7 @@ def halton(
     counts: str | Sequence[int] = "arccos",
     columns: int | None = None,
     roll: bool = False,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Reveal the cells of a grid in Halton order, a planned number per step.
 
     The default of `columns` is the network's; a network without a grid has one column. With `roll`
@@ -76,8 +77,7 @@ def halton(
     require_int(wide, "columns")
     whole = f"{length} positions are no whole number of rows of {wide}"
     require(length % wide == 0, "columns", whole)
-    first = torch.zeros(1, dtype=torch.int64, device=state.tokens.device)
-    begin = (context.noise.uniform(Purpose.ORDER, 0, first[None])[:, 0] * length).long()
+    begin = (context.noise.uniforms(Purpose.ORDER, 0, 1)[:, 0] * length).long()
     ranks = halton_ranks(length // wide, wide, begin if roll else torch.zeros_like(begin))
     plan = reveal_counts(state.remaining.sum(-1), steps, counts)
     return reveal_in_order(context, state, ranks, plan)

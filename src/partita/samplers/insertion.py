@@ -29,11 +29,12 @@ import itertools
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.contracts.packed import PackedBatch
-from partita.errors import require, require_int, require_positive
+from partita.contracts.shapes import Marks, Tokens
+from partita.errors import require, require_int, require_known, require_positive
 from partita.methods.contracts import FlexibleModel
 from partita.networks.flexible import Answer
 from partita.randomness import Purpose
@@ -43,6 +44,8 @@ from partita.samplers.drafts import Draft, fitting
 from partita.samplers.insertion_rules import RULES, Rule
 from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
+
+Context = SamplingContext[FlexibleModel]
 
 POSITION = "position"
 RANDOM = "random"
@@ -57,10 +60,8 @@ class RevealOrder:
     window: float | None
 
     def __post_init__(self) -> None:
-        if self.confidence not in (None, POSITION):
-            known = ", ".join(sorted([POSITION, *CONFIDENCES]))
-            problem = f"unknown name {self.confidence!r}"
-            require(self.confidence in CONFIDENCES, "confidence", problem, f"known: {known}")
+        if self.confidence is not None:
+            require_known(self.confidence, "confidence", sorted([POSITION, *CONFIDENCES]))
         if self.window is not None:
             require_positive(self.window, "window")
             problem = "lets masks compete, but nothing is compared"
@@ -79,7 +80,7 @@ class Moment:
 
 @sampler("insertion", family="flexible", default=True)
 def insertion(
-    context: SamplingContext[FlexibleModel],
+    context: Context,
     state: SamplerState,
     *,
     steps: int = 128,
@@ -88,7 +89,7 @@ def insertion(
     confidence: str | None = None,
     window: float | None = None,
     most: int | None = None,
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """Insert masks and reveal them, along a grid of times; rows are padded with `end_id`.
 
     `most` is the largest number of masks that a step inserts into one gap; no limit by default.
@@ -118,13 +119,13 @@ def insertion(
 
 
 def _reveals(
-    context: SamplingContext[FlexibleModel],
+    context: Context,
     draft: Draft,
     rule: Rule,
     log_probs: Float[Tensor, "M V"],
     step: Moment,
     order: RevealOrder,
-) -> tuple[Bool[Tensor, "B L"], Int64[Tensor, "B L"]]:
+) -> tuple[Marks, Int64[Tensor, "B L"]]:
     """Which masks are revealed in this step, and a token for every mask."""
     hidden = draft.hidden
     rows, positions = hidden.nonzero(as_tuple=True)
@@ -149,7 +150,7 @@ def _reveals(
 
 
 def _insertions(
-    context: SamplingContext[FlexibleModel],
+    context: Context,
     draft: Draft,
     rule: Rule,
     answer: Answer,
@@ -174,13 +175,10 @@ def _insertions(
     most = int(counts.sum(-1).max()) if counts.numel() else 0
     if most <= int(left.min()):
         return counts
-    lots = torch.arange(most, device=counts.device)[None]
-    return fitting(counts, left, noise.uniform(Purpose.STATE, step.index, lots))
+    return fitting(counts, left, noise.uniforms(Purpose.STATE, step.index, most))
 
 
-def _competing(
-    hidden: Bool[Tensor, "B L"], count: Int64[Tensor, "B"], window: float | None
-) -> Bool[Tensor, "B L"]:
+def _competing(hidden: Marks, count: Int64[Tensor, "B"], window: float | None) -> Marks:
     """The first masks from the left, `window` times as many as will be revealed (32 at most)."""
     if window is None:
         return hidden

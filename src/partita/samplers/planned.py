@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
+from partita.contracts.shapes import Tokens
 from partita.errors import InputError, require
 from partita.methods.contracts import Denoiser
 from partita.randomness import Noise, Purpose
@@ -30,6 +31,8 @@ from partita.samplers.counts import even_counts
 from partita.samplers.state import SamplerState
 from partita.schedules import Schedule, make_schedule, sampling_grid
 
+Context = SamplingContext[Denoiser]
+
 ORDERS = ("left-to-right", "random")  # "strided" depends on the number of steps
 NEVER = -1  # plan entry of a position that is not to be filled
 Order = str | Sequence[int] | Int64[Tensor, "L"]
@@ -37,7 +40,7 @@ Order = str | Sequence[int] | Int64[Tensor, "L"]
 
 
 def reveal_as_planned(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     plan: Int64[Tensor, "B L"],
     visible: Float64[Tensor, "B L"],
@@ -69,19 +72,18 @@ def reveal_as_planned(
 
 def visible_fraction_at_jump(noise: Noise, state: SamplerState) -> Float64[Tensor, "B L"]:
     """alpha(tau) at the jump time tau of every position: uniform on [0, 1)."""
-    positions = torch.arange(state.tokens.shape[1], device=state.tokens.device)[None]
-    return noise.uniform(Purpose.ORDER, 0, positions)
+    return noise.uniforms(Purpose.ORDER, 0, state.tokens.shape[1])
 
 
 @sampler("ancestral", family="masked", planned=True, default=True)
 def ancestral(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     *,
     steps: int = 128,
     schedule: str | Schedule | None = None,
     grid: str = "uniform",
-) -> Int64[Tensor, "B L"]:
+) -> Tokens:
     """The reverse process on a grid of times, by default under the model's own schedule."""
     chosen = context.model.schedule if schedule is None else make_schedule(schedule)
     # alpha rises along the grid. A jump at alpha(tau) = u falls into the step whose interval
@@ -94,7 +96,7 @@ def ancestral(
 
 
 @sampler("first-hitting", family="masked", planned=True)
-def first_hitting(context: SamplingContext[Denoiser], state: SamplerState) -> Int64[Tensor, "B L"]:
+def first_hitting(context: Context, state: SamplerState) -> Tokens:
     """The reverse process in continuous time: one position per network call.
 
     alpha at a jump is uniform under every schedule, so the schedule does not matter.
@@ -106,12 +108,8 @@ def first_hitting(context: SamplingContext[Denoiser], state: SamplerState) -> In
 
 @sampler("ordered", family="masked", planned=True)
 def ordered(
-    context: SamplingContext[Denoiser],
-    state: SamplerState,
-    *,
-    steps: int | None = None,
-    order: Order = "random",
-) -> Int64[Tensor, "B L"]:
+    context: Context, state: SamplerState, *, steps: int | None = None, order: Order = "random"
+) -> Tokens:
     """Reveal positions in a given order, split evenly over the steps (default: one per step).
 
     `order` is "random" (one per sample), "left-to-right", "strided", or a list of all positions in
@@ -131,7 +129,7 @@ def order_ranks(noise: Noise, state: SamplerState, order: Order) -> Int64[Tensor
 
 
 def reveal_in_order(
-    context: SamplingContext[Denoiser],
+    context: Context,
     state: SamplerState,
     keys: Shaped[Tensor, "B L"],
     counts: Int64[Tensor, "B steps"],

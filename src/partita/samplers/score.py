@@ -24,10 +24,11 @@ import itertools
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from partita.categorical import PLAIN, Decoding, sample_categorical, weights
+from partita.contracts.shapes import Marks, Tokens
 from partita.methods.contracts import ScoreModel
 from partita.processes.ctmc import noise_rate, total_noise
 from partita.randomness import Purpose
@@ -35,45 +36,40 @@ from partita.samplers.base import SamplingContext, sampler
 from partita.samplers.state import SamplerState
 from partita.schedules import sampling_grid
 
+Context = SamplingContext[ScoreModel]
+Vectors = Float[Tensor, "N S"]
+"""One number for every state, at each position that can move."""
+Time = Float[Tensor, ""]
+
 AT_ONCE = 1 << 22  # entries of each float64 tensor that a step holds: 32 MiB
 
 Rule = Callable[[ScoreModel, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def euler_step(
-    model: ScoreModel,
-    score: Float[Tensor, "N S"],
-    x: Int64[Tensor, "N"],
-    t: Float[Tensor, ""],
-    s: Float[Tensor, ""],
-) -> Float[Tensor, "N S"]:
+    model: ScoreModel, score: Vectors, x: Int64[Tensor, "N"], t: Time, s: Time
+) -> Vectors:
     """p(z_s | z_t = x) with the rates of time t; entries may be negative."""
     size = (t - s) * noise_rate(model.schedule, t)
     return model.graph.euler(score, x, size.expand(x.shape))
 
 
 def analytic_step(
-    model: ScoreModel,
-    score: Float[Tensor, "N S"],
-    x: Int64[Tensor, "N"],
-    t: Float[Tensor, ""],
-    s: Float[Tensor, ""],
-) -> Float[Tensor, "N S"]:
+    model: ScoreModel, score: Vectors, x: Int64[Tensor, "N"], t: Time, s: Time
+) -> Vectors:
     """p(z_s | z_t = x) by removing the noise sigma(t) - sigma(s); entries may be negative."""
     dsigma = total_noise(model.schedule, t) - total_noise(model.schedule, s)
     return model.graph.analytic(score, x, dsigma.expand(x.shape))
 
 
-def denoising_step(
-    model: ScoreModel, score: Float[Tensor, "N S"], x: Int64[Tensor, "N"], t: Float[Tensor, ""]
-) -> Float[Tensor, "N S"]:
+def denoising_step(model: ScoreModel, score: Vectors, x: Int64[Tensor, "N"], t: Time) -> Vectors:
     """p(x_0 | z_t = x) by removing all noise; states that are not tokens get probability 0."""
     step = model.graph.analytic(score, x, total_noise(model.schedule, t).expand(x.shape))
     step[..., model.graph.tokens :] = 0.0
     return step
 
 
-def as_probabilities(step: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
+def as_probabilities(step: Vectors) -> Vectors:
     """Set negative entries to 0 and scale the rest to sum to 1."""
     step = step.clamp(min=0)
     return step / step.sum(-1, keepdim=True)
@@ -81,31 +77,21 @@ def as_probabilities(step: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
 
 @sampler("tau-leaping", family="score")
 def tau_leaping(
-    context: SamplingContext[ScoreModel],
-    state: SamplerState,
-    *,
-    steps: int = 128,
-    grid: str = "uniform",
-) -> Int64[Tensor, "B L"]:
+    context: Context, state: SamplerState, *, steps: int = 128, grid: str = "uniform"
+) -> Tokens:
     """Euler steps along a grid of times, and a denoising step at its end."""
     return _reverse(context, state, steps, grid, euler_step)
 
 
 @sampler("analytic", family="score", default=True)
 def analytic(
-    context: SamplingContext[ScoreModel],
-    state: SamplerState,
-    *,
-    steps: int = 128,
-    grid: str = "uniform",
-) -> Int64[Tensor, "B L"]:
+    context: Context, state: SamplerState, *, steps: int = 128, grid: str = "uniform"
+) -> Tokens:
     """Analytic steps along a grid of times; the last of them is the denoising step."""
     return _reverse(context, state, steps, grid, analytic_step)
 
 
-def _reverse(
-    context: SamplingContext[ScoreModel], state: SamplerState, steps: int, grid: str, rule: Rule
-) -> Tensor:
+def _reverse(context: Context, state: SamplerState, steps: int, grid: str, rule: Rule) -> Tensor:
     model, times = context.model, sampling_grid(grid, steps).to(state.tokens.device)
     z = _start(context, state)
     before = _settled(model, state, z)
@@ -143,7 +129,7 @@ def _at_once(log_score: Tensor) -> int:
     return max(1, AT_ONCE // log_score.shape[-1])
 
 
-def _start(context: SamplingContext[ScoreModel], state: SamplerState) -> Int64[Tensor, "B L"]:
+def _start(context: Context, state: SamplerState) -> Int64[Tensor, "B L"]:
     """Known tokens, and draws from the chain's stationary distribution elsewhere."""
     z = state.tokens.clone()
     stationary = context.model.graph.stationary().to(z.device)
@@ -155,9 +141,7 @@ def _start(context: SamplingContext[ScoreModel], state: SamplerState) -> Int64[T
     return z
 
 
-def _log_scores(
-    context: SamplingContext[ScoreModel], z: Tensor, t: Tensor, rows: Tensor, positions: Tensor
-) -> Float[Tensor, "N S"]:
+def _log_scores(context: Context, z: Tensor, t: Tensor, rows: Tensor, positions: Tensor) -> Vectors:
     """Log-scores at the positions that can move; sequences without any are not computed."""
     active, row_of_active = torch.unique(rows, return_inverse=True)
     label = None if context.label is None else context.label[active]
@@ -185,6 +169,6 @@ def _decoded(
     return (chance * kept).scatter(-1, x[:, None], stay)
 
 
-def _settled(model: ScoreModel, state: SamplerState, z: Tensor) -> Bool[Tensor, "B L"]:
+def _settled(model: ScoreModel, state: SamplerState, z: Tensor) -> Marks:
     """The positions that will not change: known tokens, and those that the chain cannot move."""
     return state.revealed | ~model.graph.moving(z)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from partita.contracts.prompt import Prompt
-from partita.moved import name_of_before
+from partita.contracts.shapes import Indices, Marks, Tokens
+from partita.moved import offer_old_names
 
 
 @dataclass
 class SamplerState:
     """Sequences being filled in. `wanted` marks the hidden positions that this run fills."""
 
-    tokens: Int64[Tensor, "B L"]
-    revealed: Bool[Tensor, "B L"]
-    wanted: Bool[Tensor, "B L"]
+    tokens: Tokens
+    revealed: Marks
+    wanted: Marks
     open: Bool[Tensor, "B G"] | None = None
     """Gaps into which tokens may be inserted, for texts of flexible length."""
     lengths: Int64[Tensor, "B"] | None = None
@@ -49,7 +49,7 @@ class SamplerState:
         return self.tokens.shape[0]
 
     @property
-    def remaining(self) -> Bool[Tensor, "B L"]:
+    def remaining(self) -> Marks:
         """The positions that are wanted and still hidden."""
         return self.wanted & ~self.revealed
 
@@ -75,15 +75,10 @@ class SamplerState:
             self.tokens[rows, low:high], self.revealed[rows, low:high], self.wanted[rows, low:high]
         )
 
-    def write(
-        self, rows: Int64[Tensor, "N"], positions: Int64[Tensor, "N"], tokens: Int64[Tensor, "N"]
-    ) -> None:
+    def write(self, rows: Indices, positions: Indices, tokens: Int64[Tensor, "N"]) -> None:
         """Reveal tokens; later steps leave them alone."""
         self.tokens[rows, positions] = tokens
         self.revealed[rows, positions] = True
 
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return name_of_before(__name__, name)
+offer_old_names(__name__)

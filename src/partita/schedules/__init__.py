@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from partita.errors import require
+from partita.moved import offer_old_names
 from partita.registry import check_options
 from partita.schedules.base import SCHEDULES, Schedule
-from partita.schedules.grids import GRIDS, discretise, sampling_grid
+from partita.schedules.grids import GRIDS, discretize, sampling_grid
 from partita.schedules.reference import md4_polynomial
 
-__all__ = ["GRIDS", "SCHEDULES", "Schedule", "discretise", "make_schedule", "sampling_grid"]
+__all__ = ["GRIDS", "SCHEDULES", "Schedule", "discretize", "make_schedule", "sampling_grid"]
 
 
 def make_schedule(name: str | Schedule, **options: Any) -> Schedule:
@@ -23,3 +24,6 @@ def make_schedule(name: str | Schedule, **options: Any) -> Schedule:
         return polynomial
     check_options("schedule", name, SCHEDULES[name], options)
     return SCHEDULES[name](**options)
+
+
+offer_old_names(__name__)

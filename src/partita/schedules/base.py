@@ -47,11 +47,11 @@ class Schedule(ABC):
     def derivative(self, t: Times) -> Times:
         """alpha'(t), which is never positive."""
 
-    @abstractmethod
+    # Common to all schedules ---------------------------------------------------------------------
+
     def weight(self, t: Times) -> Times:
         """-alpha'(t) / (1 - alpha(t)), the weight of the continuous-time bound (MDLM eq. 10)."""
-
-    # Common to all schedules ---------------------------------------------------------------------
+        return -self.derivative(t) / self.one_minus_alpha(t)
 
     def alpha(self, t: Times) -> Times:
         """The probability that a token is visible at time t."""

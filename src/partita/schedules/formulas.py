@@ -116,9 +116,6 @@ class Power(Schedule):
     def derivative(self, t: Times) -> Times:
         return -self.exponent * (1 - t) ** (self.exponent - 1)
 
-    def weight(self, t: Times) -> Times:
-        return -self.derivative(t) / self.one_minus_alpha(t)
-
 
 @SCHEDULES.register("cosine")
 @dataclass(frozen=True)

@@ -34,6 +34,6 @@ def sampling_grid(name: str, steps: int) -> Float64[Tensor, "{steps}+1"]:
     return GRIDS[name](steps)
 
 
-def discretise(t: Times, steps: int) -> Times:
+def discretize(t: Times, steps: int) -> Times:
     """The upper end of t's bin among `steps` equal bins: (floor(t T) + 1) / T, at most 1."""
     return torch.clamp(torch.floor(t * steps) + 1, max=steps) / steps

@@ -46,9 +46,6 @@ class Truncated(Schedule):
     def derivative(self, t: Times) -> Times:
         return self._scale * self.base.derivative(t)
 
-    def weight(self, t: Times) -> Times:
-        return -self.derivative(t) / self.one_minus_alpha(t)
-
 
 MDLM_EPS = 1e-3  # the MDLM code's smallest alpha
 MD4_EPS = 1e-4  # the MD4 code's distance from both ends

@@ -27,7 +27,7 @@ from partita.errors import InputError, require
 from partita.execution.captured_pass import CapturedPass
 from partita.execution.compilation import compile_parts
 from partita.methods.contracts import TextMethod
-from partita.methods.queries import can_be_recorded
+from partita.methods.inference import can_be_recorded
 from partita.optim.optimizers import OPTIMIZERS, take_step
 from partita.parallel import World, like, release, spread, synchronising, whole
 from partita.randomness import Noise

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partita.errors import require, require_int
+from partita.moved import offer_old_names
 from partita.randomness import Noise, Purpose
 
 LARGEST_CODEBOOK = 1 << 20
 _TABLE = 1 << 24  # most numbers of a table of vectors by codes that is computed at once
 
 
-class Quantised(NamedTuple):
+class Quantized(NamedTuple):
     """Quantized vectors, with their codes and the commitment loss."""
 
     values: Float[Tensor, "N D"]
@@ -33,14 +34,14 @@ class Quantised(NamedTuple):
     """Mean squared distance of the vectors from their codes, a loss for the encoder."""
 
 
-class Quantiser(nn.Module):
+class Quantizer(nn.Module):
     """The base class of quantizers, with `size` codes of `dimension` numbers each."""
 
     size: int
     dimension: int
 
     @abstractmethod
-    def forward(self, vectors: Float[Tensor, "N D"]) -> Quantised: ...
+    def forward(self, vectors: Float[Tensor, "N D"]) -> Quantized: ...
 
     @abstractmethod
     def embed(self, codes: Int64[Tensor, "N"]) -> Float[Tensor, "N D"]:
@@ -54,7 +55,7 @@ class Quantiser(nn.Module):
         """After a training step, move codes towards the vectors assigned to them."""
 
 
-class EMAQuantiser(Quantiser):
+class EMAQuantizer(Quantizer):
     """Nearest neighbors in a codebook that is learned by moving averages, not by gradients.
 
     At first all codes are unused, so the first batch places all of them.
@@ -82,11 +83,11 @@ class EMAQuantiser(Quantiser):
         parts = torch.split(vectors, max(1, _TABLE // self.size))
         return torch.cat([(norms - 2 * part @ self.codebook.T).argmin(1) for part in parts])
 
-    def forward(self, vectors: Float[Tensor, "N D"]) -> Quantised:
+    def forward(self, vectors: Float[Tensor, "N D"]) -> Quantized:
         codes = self.nearest(vectors.detach())
         values = self.embed(codes)
         commitment = F.mse_loss(vectors, values)
-        return Quantised(vectors + (values - vectors).detach(), codes, commitment)
+        return Quantized(vectors + (values - vectors).detach(), codes, commitment)
 
     def embed(self, codes: Int64[Tensor, "N"]) -> Float[Tensor, "N D"]:
         return F.embedding(codes, self.codebook)
@@ -118,7 +119,7 @@ class EMAQuantiser(Quantiser):
         self.uses.copy_(uses)
 
 
-class FSQuantiser(Quantiser):
+class FSQuantizer(Quantizer):
     """Finite scalar quantization: coordinate i takes levels[i] evenly spaced values from -1 to 1.
 
     tanh maps a number to (-1, 1), and it is rounded to the nearest value. All combinations are
@@ -135,17 +136,20 @@ class FSQuantiser(Quantiser):
         require_int(self.size, "levels", 2, LARGEST_CODEBOOK)
         self.strides = tuple(math.prod(levels[:i]) for i in range(len(levels)))
 
-    def forward(self, vectors: Float[Tensor, "N D"]) -> Quantised:
+    def forward(self, vectors: Float[Tensor, "N D"]) -> Quantized:
         most = vectors.new_tensor(self.levels) - 1
         squashed = torch.tanh(vectors)
         index = ((squashed + 1) / 2 * most).round()
         values = squashed + (2 * index / most - 1 - squashed).detach()
         strides = torch.tensor(self.strides, device=vectors.device)
         codes = (index.long() * strides).sum(1)
-        return Quantised(values, codes, vectors.new_zeros(()))
+        return Quantized(values, codes, vectors.new_zeros(()))
 
     def embed(self, codes: Int64[Tensor, "N"]) -> Float[Tensor, "N D"]:
         levels = torch.tensor(self.levels, device=codes.device)
         strides = torch.tensor(self.strides, device=codes.device)
         index = codes[:, None] // strides % levels
         return (2 * index.float() / (levels - 1) - 1).float()
+
+
+offer_old_names(__name__)
