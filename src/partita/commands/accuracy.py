@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,15 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.parsing import MODEL, add_options, make_parser, parse
-from partita.commands.terminal import Terminal, heading, passing_bar, print_json
+from partita.commands.parsing import MODEL, reader
+from partita.commands.terminal import Terminal, deliver, heading, passing_bar
 from partita.data.documents import Corpus
-from partita.errors import naming, require, require_int, require_seed
+from partita.errors import naming, require, require_ints, require_known, require_seed
 from partita.evaluation.cloze import answered, require_answering
 from partita.evaluation.judging import load_identified
 from partita.evaluation.questions import Choices, Questions, choices, last_words, words_inside
 from partita.evaluation.tasks import blank_results, choice_results
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.files.atomic import check_file
 from partita.models.text_model import TextModel
 from partita.provenance import environment
 
@@ -55,49 +54,37 @@ class Options:
     """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
-        known = f"known: {', '.join(TASKS)}"
-        require(self.task in TASKS, "--task", f"unknown name {self.task!r}", known)
-        if self.count is not None:
-            require_int(self.count, "--count", 2)
-        if self.length is not None:
-            require_int(self.length, "--length", 3)
-        require_int(self.replicates, "--replicates", 2)
-        require_int(self.batch_size, "--batch_size")
+        require_known(self.task, TASKS, "--task")
+        require_ints(self, "--", count=2, length=3, replicates=2, batch_size=1)
         require_seed(self.seed, "--seed")
-        if self.out is not None:
-            check_file(Path(self.out), "--out")
+        check_file(self.out, "--out")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "accuracy",
-        "Measure how often a model predicts what is hidden, and the bits it needs for the answer.\n"
-        "Masked models and pgm fill a blank of as many tokens as the answer has, the most certain\n"
-        "first; ar takes the most probable token after the true ones before it. An answer counts\n"
-        "if all of its tokens are right. Bits are exact for ar, and upper bounds for the others.\n"
-        "last-word: each line of the file is a passage, whose last word is hidden (LAMBADA).\n"
-        'choices: each line is {"context": "...", "choices": ["...", "..."], "answer": 0}; the\n'
-        "choice with the fewest bits is taken, by its bits per token and by all of them.\n"
-        "infill: words inside a text, both sides in view (ar: the left one alone).\n"
-        "Texts longer than the model are cut at the left, answers that are longer left out.",
-        [
-            "partita accuracy runs/notes-mdlm passages.txt --task last-word",
-            "partita accuracy runs/notes-mdlm quiz.jsonl --task choices --json",
-            "partita accuracy runs/notes-mdlm test.txt --task infill --count 500 --out infill.json",
-        ],
-    )
-    add_options(parser, Options, model=MODEL, file="passages, questions, or a text")
-    return parse(parser, words, Options)
+options = reader(
+    "accuracy",
+    "Measure how often a model predicts what is hidden, and the bits it needs for the answer.\n"
+    "Masked models and pgm fill a blank of as many tokens as the answer has, the most certain\n"
+    "first; ar takes the most probable token after the true ones before it. An answer counts\n"
+    "if all of its tokens are right. Bits are exact for ar, and upper bounds for the others.\n"
+    "last-word: each line of the file is a passage, whose last word is hidden (LAMBADA).\n"
+    'choices: each line is {"context": "...", "choices": ["...", "..."], "answer": 0}; the\n'
+    "choice with the fewest bits is taken, by its bits per token and by all of them.\n"
+    "infill: words inside a text, both sides in view (ar: the left one alone).\n"
+    "Texts longer than the model are cut at the left, answers that are longer left out.",
+    [
+        "partita accuracy runs/notes-mdlm passages.txt --task last-word",
+        "partita accuracy runs/notes-mdlm quiz.jsonl --task choices --json",
+        "partita accuracy runs/notes-mdlm test.txt --task infill --count 500 --out infill.json",
+    ],
+    Options,
+    model=MODEL,
+    file="passages, questions, or a text",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    measure_accuracy(options(words))
-
-
-def measure_accuracy(chosen: Options) -> None:
     """Load the model, ask the questions, print the results."""
+    chosen = options(words)
     with naming({"device": "--device"}):
         model, identity = load_identified(chosen.model, chosen.device)
     require_answering(model.method)
@@ -120,11 +107,7 @@ def measure_accuracy(chosen: Options) -> None:
         "exact": model.exact,
         **found,
     }
-    # Printed first, so that a full disk does not lose the results.
-    print_json(results) if chosen.json else console.print(_table(results))
-    if chosen.out is not None:
-        with parents_made(Path(chosen.out)):
-            write_whole(Path(chosen.out), json.dumps(results, indent=1))
+    deliver(console, results, _table, chosen.out, as_json=chosen.json)
 
 
 def _questions(model: TextModel, chosen: Options, length: int) -> Questions | Choices:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -14,10 +13,10 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.parsing import reader
 from partita.commands.sample import Manner
-from partita.commands.terminal import Terminal, passing_bar, print_json
-from partita.errors import naming, require, require_int, require_seed
+from partita.commands.terminal import Terminal, passing_bar, print_json, save_json
+from partita.errors import naming, require, require_int, require_ints, require_seed
 from partita.evaluation.judging import (
     BATCH,
     Identified,
@@ -28,7 +27,7 @@ from partita.evaluation.judging import (
 )
 from partita.evaluation.quality import entropy_nats
 from partita.execution.choice import check_speed
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.files.atomic import check_file, parents_made
 from partita.models.saved import tokenizer_files
 from partita.models.text_model import TextModel
 from partita.plotting import require_plots
@@ -83,45 +82,38 @@ class Options(Manner):
                 make_schedule(schedule)
         again = len(set(self.schedules or ())) < len(self.schedules or ())
         require(not again, "--schedules", "a name is there twice", "give each once")
-        require_int(self.samples, "--samples", 2)
-        if self.length is not None:
-            require_int(self.length, "--length")
-        require_int(self.batch_size, "--batch_size")
+        require_ints(self, "--", samples=2, length=1, batch_size=1)
         check_speed(self.speed, "--speed")
         require_seed(self.seed, "--seed")
         same = self.picture is not None and self.picture == self.out
         require(not same, "--picture", "is the same file as --out", "name another")
         again = len(set(self.steps)) < len(self.steps)
         require(not again, "--steps", "a number is there twice", "give each once")
-        for flag, file, kind in (("--picture", self.picture, ".png"), ("--out", self.out, None)):
-            if file is not None:
-                check_file(Path(file), flag, kind)
+        check_file(self.picture, "--picture", ".png")
+        check_file(self.out, "--out")
         if self.picture is not None:
             require_plots("--picture")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "compare",
-        "Let models write texts in few steps and in many, and score them with a judge (an\n"
-        "autoregressive model of yours, with the same kind of text). Bits under a judge are low\n"
-        "for texts that repeat themselves too: read them beside the entropy of the texts' own\n"
-        "tokens.\n\n"
-        "tokens/s are those of the median batch: the first one may compile or capture its steps.\n"
-        "With several models, the others' speed at the first one's quality is printed below: bits\n"
-        "between two numbers of steps are interpolated, so give several numbers, and many texts.",
-        [
-            "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
-            "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
-            "partita compare runs/a --judge runs/judge --picture steps.png --out steps.json",
-            "partita compare runs/a --judge runs/judge --schedules '[linear,cosine]'",
-            "partita compare runs/a runs/b --judge runs/judge --temperature 0.8",
-        ],
-    )
-    known = "*run folders, checkpoints, exported models or hf:OWNER/NAME"
-    add_options(parser, Options, models=known)
-    return parse(parser, words, Options)
+options = reader(
+    "compare",
+    "Let models write texts in few steps and in many, and score them with a judge (an\n"
+    "autoregressive model of yours, with the same kind of text). Bits under a judge are low\n"
+    "for texts that repeat themselves too: read them beside the entropy of the texts' own\n"
+    "tokens.\n\n"
+    "tokens/s are those of the median batch: the first one may compile or capture its steps.\n"
+    "With several models, the others' speed at the first one's quality is printed below: bits\n"
+    "between two numbers of steps are interpolated, so give several numbers, and many texts.",
+    [
+        "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
+        "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
+        "partita compare runs/a --judge runs/judge --picture steps.png --out steps.json",
+        "partita compare runs/a --judge runs/judge --schedules '[linear,cosine]'",
+        "partita compare runs/a runs/b --judge runs/judge --temperature 0.8",
+    ],
+    Options,
+    models="*run folders, checkpoints, exported models or hf:OWNER/NAME",
+)
 
 
 def run(words: Sequence[str]) -> None:
@@ -178,8 +170,7 @@ def run(words: Sequence[str]) -> None:
         for line in _sentences(beside):
             console.print(line, soft_wrap=True)
     if chosen.out is not None:
-        with parents_made(Path(chosen.out)):
-            write_whole(Path(chosen.out), json.dumps(results, indent=1))
+        save_json(results, chosen.out)
         console.print(f"Written to {chosen.out}", soft_wrap=True)
     if chosen.picture is not None:
         with parents_made(Path(chosen.picture)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from partita.commands import demo_training, program
-from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.parsing import reader
 from partita.commands.sample import print_texts
 from partita.commands.show import animated, picture
 from partita.commands.terminal import Terminal, heading
@@ -58,22 +58,19 @@ class Options:
             require("__" in self.infill, "--infill", "has no blank", "write one as ____")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "demo",
-        "Watch the model in this installation: it writes some texts, fills in the blanks of a\n"
-        "sentence, and unmasks a text step by step. With --seconds, or if there is no such\n"
-        "model, a small masked diffusion model is trained first, on the Python language\n"
-        "reference that comes with every Python.",
-        [
-            "partita demo",
-            "partita demo --infill 'The river flows into the ____ Sea.'",
-            "partita demo --seconds 60",
-        ],
-    )
-    add_options(parser, Options)
-    return parse(parser, words, Options)
+options = reader(
+    "demo",
+    "Watch the model in this installation: it writes some texts, fills in the blanks of a\n"
+    "sentence, and unmasks a text step by step. With --seconds, or if there is no such\n"
+    "model, a small masked diffusion model is trained first, on the Python language\n"
+    "reference that comes with every Python.",
+    [
+        "partita demo",
+        "partita demo --infill 'The river flows into the ____ Sea.'",
+        "partita demo --seconds 60",
+    ],
+    Options,
+)
 
 
 def run(words: Sequence[str]) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from partita.commands.own_options import check_own, own_options, with_own
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.sample import Manner
-from partita.commands.terminal import Terminal, passing_bar, print_json
-from partita.errors import naming, require, require_int, require_seed
+from partita.commands.terminal import Terminal, deliver, passing_bar
+from partita.errors import naming, require, require_ints, require_seed
 from partita.evaluation.judging import load_any
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.files.atomic import check_file
 from partita.modalities import modality_of
 from partita.modalities.base import Evaluation
 from partita.models.trained import TrainedModel
@@ -52,20 +50,11 @@ class Options(Manner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int(self.replicates, "--replicates", 2)
-        require_int(self.samples, "--samples", 0)
+        require_ints(self, "--", replicates=2, samples=0, limit=1, steps=1)
         require_seed(self.seed, "--seed")
-        for name in ("limit", "steps"):
-            if getattr(self, name) is not None:
-                require_int(getattr(self, name), f"--{name}")
-        require(
-            self.file is not None or self.samples > 0,
-            "file",
-            "there is nothing to evaluate",
-            "give a file, or --samples",
-        )
-        if self.out is not None:
-            check_file(Path(self.out), "--out")
+        some = self.file is not None or self.samples > 0
+        require(some, "file", "there is nothing to evaluate", "give a file, or --samples")
+        check_file(self.out, "--out")
 
     def drawing(self) -> dict[str, Any]:
         """The sampling settings that were given; the model's own apply to the rest."""
@@ -116,12 +105,8 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    evaluate(options(words))
-
-
-def evaluate(chosen: Options) -> None:
     """Load, measure, print."""
+    chosen = options(words)
     check_own(chosen, OWN, chosen.asked())
     with naming({"device": "--device"}):
         loaded, identity = load_any(chosen.model, chosen.device)
@@ -139,15 +124,7 @@ def evaluate(chosen: Options) -> None:
     work = modality.evaluation(loaded, chosen.asked(), own)
     with bar, naming(chosen.names()):
         results |= work(bar)
-    # Printed first, so that a full disk does not lose the results.
-    if chosen.json:
-        print_json(results)
-    else:
-        console.print(modality.table(results))
-    if chosen.out is not None:
-        path = Path(chosen.out)
-        with parents_made(path):
-            write_whole(path, json.dumps(results, indent=1))
+    deliver(console, results, modality.table, chosen.out, as_json=chosen.json)
 
 
 def _sampling_settings(model: TrainedModel, chosen: Options) -> dict[str, Any]:

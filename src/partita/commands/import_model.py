@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 
 from rich.table import Table
 
-from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.commands.parsing import flags_of, reader
 from partita.commands.terminal import Terminal
 from partita.data.prepare import read_tokenizer, tokenizer_file
 from partita.data.tokenizers import Tokenizer
-from partita.errors import InputError, naming, require, require_int
+from partita.errors import InputError, naming, require, require_int, require_ints, require_known
 from partita.files.atomic import check_new
 from partita.files.downloads import NotFetchedError, fetch
 from partita.files.names import ASK_THE_HUB, PREFIX, Hosted, missing
@@ -60,14 +60,11 @@ class Options:
     def __post_init__(self) -> None:
         require(bool(self.file), "file", "is empty", "name a file")
         require(bool(self.out), "out", "is empty", "name a folder")
-        if self.heads is not None:
-            require_int(self.heads, "--heads")
+        require_ints(self, "--", heads=1)
         require_int(self.length, "--length", 1, _LONGEST)
         require_method(self.method, "--method")
         for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            problem = f"unknown name {value!r}"
-            require(value in known, f"--{name}", problem, f"known: {', '.join(known)}")
+            require_known(getattr(self, name), known, f"--{name}")
         require(all(self.skipped()), "--skip", "names an empty prefix", "leave it out")
 
     def skipped(self) -> tuple[str, ...]:
@@ -75,44 +72,34 @@ class Options:
         return tuple(self.skip.split(",")) if self.skip else ()
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "import",
-        "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
-        "be Lightning's .ckpt or .safetensors; nothing in them is run, so strangers' files are\n"
-        "fine. The hyper-parameters in it, a config.json beside it or --method say what it is:\n"
-        "MDLM, PGM, their SDTT students, or the autoregressive baseline. Time layers of a network\n"
-        "that always gets the same time are folded into the others: the model computes the same\n"
-        "and is smaller. Other methods' files (SEDD, Duo, BD3-LM) are refused, with the reason.\n\n"
-        "On the Hugging Face hub: jdeschena/pgm (mdlm.ckpt, pgm_8_8.ckpt, pgm_6_6_dim1024.ckpt\n"
-        "and their *_sdtt_* students), jdeschena/sdtt (model.safetensors of many revisions) and\n"
-        "kuleshov-group/mdlm-owt (model.safetensors).",
-        [
-            "partita import pgm_8_8.ckpt pgm",
-            "partita import hf:jdeschena/pgm/mdlm.ckpt mdlm --weights ema",
-            "partita import hf:jdeschena/sdtt/model.safetensors@teacher_1M_sm teacher",
-            "partita import own.ckpt own --tokenizer tokenizer.json --length 128 --weights raw",
-            "partita import bare.safetensors own --method mdlm",
-            "partita import student.ckpt student --skip teacher.",
-        ],
-    )
-    add_options(
-        parser,
-        Options,
-        file="a checkpoint: a path, or hf:OWNER/REPOSITORY/FILE[@REVISION] on the hub",
-        out="the folder to write; it must not exist yet",
-    )
-    return parse(parser, words, Options)
+options = reader(
+    "import",
+    "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
+    "be Lightning's .ckpt or .safetensors; nothing in them is run, so strangers' files are\n"
+    "fine. The hyper-parameters in it, a config.json beside it or --method say what it is:\n"
+    "MDLM, PGM, their SDTT students, or the autoregressive baseline. Time layers of a network\n"
+    "that always gets the same time are folded into the others: the model computes the same\n"
+    "and is smaller. Other methods' files (SEDD, Duo, BD3-LM) are refused, with the reason.\n\n"
+    "On the Hugging Face hub: jdeschena/pgm (mdlm.ckpt, pgm_8_8.ckpt, pgm_6_6_dim1024.ckpt\n"
+    "and their *_sdtt_* students), jdeschena/sdtt (model.safetensors of many revisions) and\n"
+    "kuleshov-group/mdlm-owt (model.safetensors).",
+    [
+        "partita import pgm_8_8.ckpt pgm",
+        "partita import hf:jdeschena/pgm/mdlm.ckpt mdlm --weights ema",
+        "partita import hf:jdeschena/sdtt/model.safetensors@teacher_1M_sm teacher",
+        "partita import own.ckpt own --tokenizer tokenizer.json --length 128 --weights raw",
+        "partita import bare.safetensors own --method mdlm",
+        "partita import student.ckpt student --skip teacher.",
+    ],
+    Options,
+    file="a checkpoint: a path, or hf:OWNER/REPOSITORY/FILE[@REVISION] on the hub",
+    out="the folder to write; it must not exist yet",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    import_checkpoint(options(words))
-
-
-def import_checkpoint(chosen: Options) -> None:
     """Run the quick checks first; then read, convert, write."""
+    chosen = options(words)
     out = Path(chosen.out)
     check_new(out, "out")
     hosted = _hosted(chosen.file)

@@ -74,12 +74,8 @@ def _parser(model: str) -> Parser:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    infill(options(words))
-
-
-def infill(chosen: Options) -> None:
     """Load, fill in, print."""
+    chosen = options(words)
     known = MODALITIES if chosen.model is not None else [SHIPPED]
     check_own(chosen, OWN, chosen.asked(), known)
     console = Terminal(stderr=chosen.json)

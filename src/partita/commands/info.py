@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.parsing import MODEL, reader
 from partita.commands.terminal import Terminal, print_json
 from partita.config.migration import saved_recipe
 from partita.config.recipe import flatten
@@ -27,29 +27,23 @@ class Options:
     """Print JSON, for machines."""
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "info",
-        "Check a model's files and print its full recipe, provenance, metrics and checksums.\n"
-        "Tokenizers of `partita vq` and classifiers of `partita eval` can be asked as well.",
-        [
-            "partita info runs/notes-mdlm",
-            "partita info runs/notes-mdlm --json",
-            "partita info default",
-        ],
-    )
-    add_options(parser, Options, model=MODEL)
-    return parse(parser, words, Options)
+options = reader(
+    "info",
+    "Check a model's files and print its full recipe, provenance, metrics and checksums.\n"
+    "Tokenizers of `partita vq` and classifiers of `partita eval` can be asked as well.",
+    [
+        "partita info runs/notes-mdlm",
+        "partita info runs/notes-mdlm --json",
+        "partita info default",
+    ],
+    Options,
+    model=MODEL,
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    show_info(options(words))
-
-
-def show_info(chosen: Options) -> None:
     """Check the files and print what they contain."""
+    chosen = options(words)
     facts = gather(chosen.model)
     if chosen.json:
         print_json(facts)

@@ -11,7 +11,7 @@ from typing import Any
 from docstring_parser import parse_from_object
 from rich.table import Table
 
-from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.parsing import reader
 from partita.commands.terminal import Terminal, heading, print_json
 from partita.config.method import own_options, parameters_of
 from partita.methods import METHODS
@@ -37,17 +37,15 @@ class Options:
     """Print JSON, for machines."""
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "methods",
-        "List every method with its paper, the equation of its loss, the samplers and networks\n"
-        "that fit it and its options; then samplers, networks, schedules, corruptions and\n"
-        "optimizers, a line for each.",
-        ["partita methods", "partita methods d3pm", "partita methods --json"],
-    )
-    add_options(parser, Options, name="?one method alone")
-    return parse(parser, words, Options)
+options = reader(
+    "methods",
+    "List every method with its paper, the equation of its loss, the samplers and networks\n"
+    "that fit it and its options; then samplers, networks, schedules, corruptions and\n"
+    "optimizers, a line for each.",
+    ["partita methods", "partita methods d3pm", "partita methods --json"],
+    Options,
+    name="?one method alone",
+)
 
 
 def run(words: Sequence[str]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,17 +13,17 @@ from rich.progress import Progress
 from partita.categorical import Decoding
 from partita.commands.accuracy import BLANKS
 from partita.commands.ngram_table import table
-from partita.commands.parsing import add_options, flags_of, make_parser, parse
-from partita.commands.terminal import Terminal, passing_bar, print_json
+from partita.commands.parsing import flags_of, reader
+from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.data.documents import Corpus
 from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
-from partita.errors import naming, require, require_int, require_seed
+from partita.errors import naming, require, require_int, require_ints, require_seed
 from partita.evaluation.judging import Identified, described, load_identified, load_judge, written
 from partita.evaluation.quality import WordList
 from partita.evaluation.questions import Questions, last_words, words_inside
 from partita.evaluation.tasks import blank_results
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.files.atomic import check_file
 from partita.provenance import environment
 from partita.studies.ngram import LONGEST, NGram
 from partita.studies.ngram_blanks import BEAM, both_sides, left_answers
@@ -77,11 +75,7 @@ class Options:
 
     def __post_init__(self) -> None:
         require_int(self.order, "--order", 1, LONGEST)
-        for name, least in (("limit", 1), ("length", 3), ("count", 2)):
-            if getattr(self, name) is not None:
-                require_int(getattr(self, name), f"--{name}", least)
-        require_int(self.beam, "--beam")
-        require_int(self.samples, "--samples", 0)
+        require_ints(self, "--", limit=1, length=3, count=2, beam=1, samples=0)
         require_seed(self.seed, "--seed")
         with naming(flags_of(Options, "train")):
             _ = self.decoding
@@ -91,8 +85,7 @@ class Options:
         require(some, "train", "there is nothing to do with the counts", remedy)
         needed = self.judge is None or self.samples > 0
         require(needed, "--judge", "there are no samples to look at", "give --samples")
-        if self.out is not None:
-            check_file(Path(self.out), "--out")
+        check_file(self.out, "--out")
 
     @property
     def decoding(self) -> Decoding:
@@ -109,25 +102,23 @@ class Setting(NamedTuple):
     documents: str
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "ngram",
-        "Count the n-grams of a text (interpolated modified Kneser-Ney) and measure this baseline\n"
-        "with the metrics of partita eval and partita accuracy: the likelihood of a text (exact),\n"
-        "how often it predicts a hidden word (from both sides, and from the left one alone), and\n"
-        "the quality of its texts. A model that does not beat it has learned little.\n"
-        "The hidden words are those of partita accuracy --task infill with the same tokenizer,\n"
-        "--length, --count and --seed.",
-        [
-            "partita ngram notes.txt --test test.txt",
-            "partita ngram notes.txt --tokenizer runs/notes-mdlm --infill test.txt --count 500",
-            "partita ngram notes.txt --order 3 --samples 64 --judge runs/judge --out trigrams.json",
-            "partita ngram notes.txt --samples 64 --judge runs/judge --temperature 0.8",
-        ],
-    )
-    add_options(parser, Options, train="a text to count: any that `partita train` reads")
-    return parse(parser, words, Options)
+options = reader(
+    "ngram",
+    "Count the n-grams of a text (interpolated modified Kneser-Ney) and measure this baseline\n"
+    "with the metrics of partita eval and partita accuracy: the likelihood of a text (exact),\n"
+    "how often it predicts a hidden word (from both sides, and from the left one alone), and\n"
+    "the quality of its texts. A model that does not beat it has learned little.\n"
+    "The hidden words are those of partita accuracy --task infill with the same tokenizer,\n"
+    "--length, --count and --seed.",
+    [
+        "partita ngram notes.txt --test test.txt",
+        "partita ngram notes.txt --tokenizer runs/notes-mdlm --infill test.txt --count 500",
+        "partita ngram notes.txt --order 3 --samples 64 --judge runs/judge --out trigrams.json",
+        "partita ngram notes.txt --samples 64 --judge runs/judge --temperature 0.8",
+    ],
+    Options,
+    train="a text to count: any that `partita train` reads",
+)
 
 
 def run(words: Sequence[str]) -> None:
@@ -162,11 +153,7 @@ def run(words: Sequence[str]) -> None:
             results[flag] = _answers(model, flag, questions, chosen, bar)
         if chosen.samples:
             results["samples"] = _samples(model, corpus, setting, examiner, chosen, bar)
-    # Printed first, so that a full disk does not lose the results.
-    print_json(results) if chosen.json else console.print(table(results))
-    if chosen.out is not None:
-        with parents_made(Path(chosen.out)):
-            write_whole(Path(chosen.out), json.dumps(results, indent=1))
+    deliver(console, results, table, chosen.out, as_json=chosen.json)
 
 
 def _setting(chosen: Options) -> Setting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from argparse import ArgumentError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from partita.commands import program
@@ -46,6 +46,19 @@ def add_options(parser: Parser, options: type, **places: str) -> None:
         nargs = text[0] if text[0] in "?*" else None
         parser.add(name, type=str, nargs=nargs, help=text.lstrip("?*"))
     parser.add_class_arguments(options, as_group=False, skip=set(places))
+
+
+def reader(
+    verb: str, description: str, examples: Sequence[str], options: type[T], **places: str
+) -> Callable[[Sequence[str]], T]:
+    """The function that parses the command line of a verb; `places` as in `add_options`."""
+
+    def read(words: Sequence[str]) -> T:
+        parser = make_parser(verb, description, examples)
+        add_options(parser, options, **places)
+        return parse(parser, words, options)
+
+    return read
 
 
 def parse(parser: Parser, words: Sequence[str], options: type[T]) -> T:

@@ -53,12 +53,8 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    prepare(options(words))
-
-
-def prepare(chosen: Options) -> None:
     """Prepare, and show how much has been read."""
+    chosen = options(words)
     data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
     require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
     console, kind = Terminal(), chosen.tokenizer.kind

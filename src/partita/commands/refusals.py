@@ -6,7 +6,6 @@ examined again here, with the verb's declarations.
 
 from __future__ import annotations
 
-import difflib
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from jsonargparse import get_loader
 from partita.commands.declared import Parser, leaves
 from partita.commands.recipe_files import Configs
 from partita.config.renames import name_of_today
-from partita.errors import InputError, described, fits
+from partita.errors import InputError, described, fits, suggestion
 
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")  # argparse does not take these for flags
 _HUGE = re.compile(r"[-+]?[0-9]{309,}")  # digits of integers beyond the largest float
@@ -129,9 +128,7 @@ def _unknown_flag(parser: Parser, flag: str) -> InputError:
     new = name_of_today(flag.removeprefix("--"))
     if new is not None:
         return InputError(flag, "has another name now", f"write --{new}")
-    near = difflib.get_close_matches(flag, parser.flags, n=1)
-    hint = f"did you mean {near[0]}?" if near else usage(parser)
-    return InputError(flag, "unknown option", hint)
+    return InputError(flag, "unknown option", suggestion(flag, parser.flags) or usage(parser))
 
 
 def _unknown_key(parser: Parser, key: str) -> InputError:
@@ -139,9 +136,8 @@ def _unknown_key(parser: Parser, key: str) -> InputError:
     new = name_of_today(key)
     if new is not None:
         return InputError(key, "has another name now", f"write {new}")
-    near = difflib.get_close_matches(key, [*parser.kinds, *parser.sections], n=1)
-    hint = f"did you mean {near[0]}?" if near else usage(parser)
-    return InputError(key, "unknown key", hint)
+    near = suggestion(key, [*parser.kinds, *parser.sections])
+    return InputError(key, "unknown key", near or usage(parser))
 
 
 # Positional arguments ----------------------------------------------------------------------------

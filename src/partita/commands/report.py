@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.parsing import MODEL, flags_of, reader
 from partita.commands.terminal import Terminal, print_json
 from partita.data.documents import Corpus
 from partita.data.scored_rows import corpus_rows
-from partita.errors import InputError, naming, require, require_int, require_seed
+from partita.errors import InputError, naming, require, require_ints, require_seed
 from partita.files.atomic import check_file, parents_made
 from partita.methods import SEDD, GenMD4
 from partita.models.text_model import TextModel
@@ -46,30 +46,27 @@ class Options:
     """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
-        require_int(self.count, "--count")
-        require_int(self.limit, "--limit")
+        require_ints(self, "--", count=1, limit=1)
         require_seed(self.seed, "--seed")
+        check_file(self.out, "--out")
         if self.out is not None:
-            check_file(Path(self.out), "--out")
             require_plots("--out")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "report",
-        "Report what a trained method has learned, as a table and a picture.\n"
-        "genmd4: the learned schedules of the tokens that are revealed first and last (among\n"
-        "those of a text, if one is given: the schedules of other tokens were not trained).\n"
-        "sedd: how far the sums of its scores, on a text, are from those of any distribution.",
-        [
-            "partita report runs/notes-genmd4 notes.txt",
-            "partita report runs/notes-sedd test.txt --out sums.png",
-        ],
-    )
-    place = "?a text: sedd needs one, genmd4 looks for its tokens alone"
-    add_options(parser, Options, model=MODEL, file=place)
-    return parse(parser, words, Options)
+options = reader(
+    "report",
+    "Report what a trained method has learned, as a table and a picture.\n"
+    "genmd4: the learned schedules of the tokens that are revealed first and last (among\n"
+    "those of a text, if one is given: the schedules of other tokens were not trained).\n"
+    "sedd: how far the sums of its scores, on a text, are from those of any distribution.",
+    [
+        "partita report runs/notes-genmd4 notes.txt",
+        "partita report runs/notes-sedd test.txt --out sums.png",
+    ],
+    Options,
+    model=MODEL,
+    file="?a text: sedd needs one, genmd4 looks for its tokens alone",
+)
 
 
 def run(words: Sequence[str]) -> None:

@@ -128,12 +128,8 @@ def options(words: Sequence[str]) -> Options:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    sample(options(words))
-
-
-def sample(chosen: Options) -> None:
     """Load, sample, print."""
+    chosen = options(words)
     check_own(chosen, OWN, chosen.asked())
     console = Terminal(stderr=chosen.json)
     with naming(chosen.names()):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.parsing import MODEL, flags_of, reader
 from partita.commands.terminal import Terminal, print_json
 from partita.data.blanks import require_text
 from partita.errors import InputError, naming, require, require_int, require_seed
@@ -44,42 +44,33 @@ class Options:
     def __post_init__(self) -> None:
         require_int(self.replicates, "--replicates", 2)
         require_seed(self.seed, "--seed")
-        require(
-            not self.texts or self.file is None,
-            "--file",
-            "texts are given as arguments too",
-            "give one of the two",
-        )
+        one = not self.texts or self.file is None
+        require(one, "--file", "texts are given as arguments too", "give one of the two")
         for text in self.texts:
             require_text(text, "texts")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "score",
-        "Print an upper bound of the number of bits that a model needs for each text. For an\n"
-        "autoregressive model the number is exact. Texts are arguments, or the lines of a file\n"
-        "(- for standard input). A text longer than the model is cut into windows, each scored\n"
-        "without what stands before it. An empty text has bits under a model that decides where\n"
-        "texts end (flexmdm), but none per character or token.",
-        [
-            "partita score default 'It flows into the North Sea.' 'It sea flows the into North.'",
-            "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
-            "partita score runs/notes-mdlm --file candidates.txt --json",
-        ],
-    )
-    add_options(parser, Options, model=MODEL, texts="*texts to score")
-    return parse(parser, words, Options)
+options = reader(
+    "score",
+    "Print an upper bound of the number of bits that a model needs for each text. For an\n"
+    "autoregressive model the number is exact. Texts are arguments, or the lines of a file\n"
+    "(- for standard input). A text longer than the model is cut into windows, each scored\n"
+    "without what stands before it. An empty text has bits under a model that decides where\n"
+    "texts end (flexmdm), but none per character or token.",
+    [
+        "partita score default 'It flows into the North Sea.' 'It sea flows the into North.'",
+        "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
+        "partita score runs/notes-mdlm --file candidates.txt --json",
+    ],
+    Options,
+    model=MODEL,
+    texts="*texts to score",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    score_texts(options(words))
-
-
-def score_texts(chosen: Options) -> None:
     """Load, score, print."""
+    chosen = options(words)
     texts = chosen.texts if chosen.file is None else read_lines(chosen.file)
     remedy = f"give some after the model (partita score {NAME} 'a text'), or --file"
     problem = f"there are none beside {chosen.model!r}, which is taken for the model"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from partita.data.image_data import IMAGES
 from partita.data.images.pictures import grid_png, unmasking_gif
-from partita.errors import naming, require
+from partita.errors import naming, require, require_known
 from partita.files.atomic import check_file
 from partita.modalities.base import (
     Drawn,
@@ -45,9 +45,8 @@ class ImageSampling(OwnOptions):
     """Images: a GIF file that shows how they come out of their masks."""
 
     def __post_init__(self) -> None:
-        for flag, file, kind in (("--out", self.out, ".png"), ("--gif", self.gif, ".gif")):
-            if file is not None:
-                check_file(Path(file), flag, kind)
+        check_file(self.out, "--out", ".png")
+        check_file(self.gif, "--gif", ".gif")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +60,8 @@ class ImageInfilling(OwnOptions):
 
     def __post_init__(self) -> None:
         if self.hide is not None:
-            known = f"known: {', '.join(PARTS)}"
-            require(self.hide in PARTS, "--hide", f"unknown name {self.hide!r}", known)
-        if self.out is not None:
-            check_file(Path(self.out), "--out", ".png")
+            require_known(self.hide, PARTS, "--hide")
+        check_file(self.out, "--out", ".png")
 
 
 @dataclass(frozen=True, kw_only=True)
