@@ -20,7 +20,7 @@ from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_ints, require_seed
 from partita.evaluation.judging import Identified, described, load_identified, load_judge, written
-from partita.evaluation.quality import WordList
+from partita.evaluation.quality import known_words
 from partita.evaluation.questions import Questions, last_words, words_inside
 from partita.evaluation.tasks import blank_results
 from partita.files.atomic import check_file
@@ -263,6 +263,6 @@ def _samples(
         return [setting.tokenizer.decode(row) for row in tokens.tolist()]
 
     texts = written(chosen.samples, write, lambda count: bar.advance(task, count))
-    words = WordList.of_corpus(corpus)
+    words = known_words(corpus)
     found = described(texts, setting.tokenizer, words, examiner, cut_ends=True)
     return vars(chosen.decoding) | found

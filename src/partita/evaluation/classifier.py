@@ -21,7 +21,6 @@ from partita.data.images.base import Images, byte_pixels
 from partita.data.vq_tokenizer import scaled
 from partita.devices import choose_device
 from partita.errors import InputError, fits, require, require_int
-from partita.evaluation.features import FeatureNetwork
 from partita.files import format
 from partita.networks.classifier import ClassifierNetwork
 from partita.randomness import Noise, Purpose
@@ -64,8 +63,8 @@ class ClassifierProgress:
     accuracy: float
 
 
-class ImageClassifier(FeatureNetwork):
-    """A trained classifier, which is also a feature network (see `frechet`)."""
+class ImageClassifier:
+    """A trained classifier, which is also a feature network of `frechet`."""
 
     def __init__(self, network: ClassifierNetwork, classes: tuple[str, ...], data: str) -> None:
         """`data` is the name of what it was trained on."""

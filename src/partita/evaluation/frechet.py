@@ -16,10 +16,8 @@ Two sets of features are compared as if each were Gaussian. The distance between
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64
@@ -28,31 +26,22 @@ from torch import Tensor
 from partita.data.image_tokenizers import Pixels
 from partita.data.images.base import Images
 from partita.errors import require
-from partita.evaluation.classifier import ImageClassifier
-from partita.evaluation.features import FeatureNetwork
-from partita.evaluation.inception import Inception
-from partita.registry import Registry, check_options
-
-FEATURE_NETWORKS: Registry[Callable[..., FeatureNetwork]] = Registry("features")
 
 
-@FEATURE_NETWORKS.register("classifier")
-def classifier(path: str | Path) -> FeatureNetwork:
-    """The library's own classifier, trained on the data set, from the folder it was saved in."""
-    return ImageClassifier.load(path)
+@runtime_checkable
+class FeatureNetwork(Protocol):
+    """A network that turns images into feature vectors: an `ImageClassifier`, or `Inception`."""
 
+    @property
+    def name(self) -> str:
+        """Its name in results; two networks with the same name give the same features."""
 
-@FEATURE_NETWORKS.register("inception")
-def inception(path: str | Path | None = None, device: str = "auto") -> FeatureNetwork:
-    """The Inception network of FID; it needs the package torch-fidelity and its weights."""
-    return Inception(path, device)
+    @property
+    def dimension(self) -> int:
+        """Number of features of an image."""
 
-
-def feature_network(name: str, **options: str | Path | None) -> FeatureNetwork:
-    """The feature network with this name."""
-    entry = FEATURE_NETWORKS[name]
-    check_options("features", name, entry, options)
-    return entry(**options)
+    def features(self, images: Images | Pixels) -> Float[Tensor, "N D"]:
+        """Feature vectors of images, whose pixels are bytes."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +74,6 @@ class FrechetDistance:
     """Number of features of an image."""
     counts: tuple[int, int]
     """Number of images in each set."""
-
-    def __str__(self) -> str:
-        first, second = self.counts
-        return f"{self.distance:.4g} ({self.features}; {first} and {second} images)"
-
-    def to_json(self) -> str:
-        """All fields as JSON, for a file of results."""
-        return json.dumps(asdict(self))
 
 
 def frechet(first: Moments, second: Moments) -> float:

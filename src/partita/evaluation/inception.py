@@ -16,7 +16,6 @@ from partita.data.image_tokenizers import Pixels
 from partita.data.images.base import Images
 from partita.devices import choose_device
 from partita.errors import InputError, require
-from partita.evaluation.features import FeatureNetwork
 from partita.files.reading import package
 
 WEIGHTS = "weights-inception-2015-12-05-6726825d.pth"
@@ -24,7 +23,7 @@ BATCH = 64  # images at a time; they are enlarged to 299 x 299
 _LAYER = "2048"
 
 
-class Inception(FeatureNetwork):
+class Inception:
     """2048 features of the Inception of 2015, for images of any size, gray or color."""
 
     name = "inception (torch-fidelity)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from partita.data.tokenizers import Tokenizer
 from partita.errors import naming, require
 from partita.evaluation.quality import (
-    WordList,
     distinct,
     judge,
     share_of_known_words,
@@ -63,12 +62,8 @@ def load_judge(name: str, device: str) -> Identified:
     """An autoregressive model and its identity."""
     with naming({"model": "--judge"}):
         model, identity = load_identified(name, device)
-    require(
-        isinstance(model.method, AR),
-        "--judge",
-        f"{name} is no autoregressive model",
-        "train one with --method.name ar",
-    )
+    problem, remedy = f"{name} is no autoregressive model", "train one with --method.name ar"
+    require(isinstance(model.method, AR), "--judge", problem, remedy)
     return model, identity
 
 
@@ -76,19 +71,14 @@ def judged(model: TextModel, identity: dict[str, str], texts: list[str]) -> dict
     """The scores of some texts under an autoregressive model."""
     with torch.no_grad(), naming({"text": "--judge", "texts": "--judge"}):
         verdict = judge(model.method, model.tokenizer, texts)  # type: ignore[arg-type]
-    return identity | {
-        "perplexity": verdict.perplexity,
-        "perplexity_error": verdict.perplexity_error,
-        "bits_per_character": verdict.bits_per_character,
-        "bits_per_character_error": verdict.bits_per_character_error,
-        "tokens": verdict.tokens,
-    }
+    spreads = [name + of for name in ("perplexity", "bits_per_character") for of in ("", "_error")]
+    return identity | {name: getattr(verdict, name) for name in (*spreads, "tokens")}
 
 
 def described(
     texts: list[str],
     tokenizer: Tokenizer,
-    words: WordList | None,
+    words: Container[str] | None,
     examiner: Identified | None,
     *,
     cut_ends: bool,

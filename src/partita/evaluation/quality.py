@@ -100,31 +100,9 @@ def _uncut(pieces: Iterable[Piece]) -> Iterator[str]:
         carry = text[cut:]
 
 
-@dataclass(frozen=True)
-class WordList:
-    """The words that occur in some texts."""
-
-    words: frozenset[str]
-
-    @staticmethod
-    def of_texts(texts: Iterable[str], min_count: int = 1) -> WordList:
-        """Words that occur at least `min_count` times in all texts together."""
-        require_int(min_count, "min_count")
-        counts: Counter[str] = Counter()
-        for text in texts:
-            counts.update(words_of(text))
-        return WordList(frozenset(word for word, count in counts.items() if count >= min_count))
-
-    @staticmethod
-    def of_corpus(corpus: Corpus, min_count: int = 1) -> WordList:
-        """The same for a corpus, which is read piece by piece."""
-        return WordList.of_texts(_uncut(corpus.pieces()), min_count)
-
-    def __contains__(self, word: object) -> bool:
-        return word in self.words
-
-    def __len__(self) -> int:
-        return len(self.words)
+def known_words(corpus: Corpus) -> frozenset[str]:
+    """The words that occur in a corpus, which is read piece by piece."""
+    return frozenset(word for text in _uncut(corpus.pieces()) for word in words_of(text))
 
 
 def share_of_known_words(
@@ -155,13 +133,6 @@ class Judgement(Estimate):
     bits_per_character_error: float
     texts: int
     characters: int
-
-    def __str__(self) -> str:
-        bits, error = self.bits_per_character, self.bits_per_character_error
-        return (
-            f"perplexity {self.perplexity:.3f} ± {self.perplexity_error:.3f}, "
-            f"{bits:.4f} ± {error:.4f} bits per character"
-        )
 
 
 def judge(

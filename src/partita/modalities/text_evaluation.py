@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from partita.data.prepare import cache_key
 from partita.data.scored_rows import corpus_rows, whole_rows
 from partita.errors import InputError, naming, require
 from partita.evaluation.judging import Identified, described, load_judge, written
-from partita.evaluation.quality import WordList
+from partita.evaluation.quality import known_words
 from partita.files.atomic import parents_made
 from partita.files.names import PREFIX
 from partita.likelihood.bounds import nelbo
@@ -177,7 +177,7 @@ def _profile(
 def _samples(
     model: TextModel,
     examiner: Identified | None,
-    words: WordList | None,
+    words: Container[str] | None,
     asked: Evaluation,
     bar: Progress,
 ) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _training_text(model: TextModel) -> Corpus:
     return corpus
 
 
-def _words(model: TextModel, asked: Evaluation, own: TextEvaluation) -> WordList | None:
+def _words(model: TextModel, asked: Evaluation, own: TextEvaluation) -> frozenset[str] | None:
     """The words of a text: the one that is named, or that of the training if it is still there."""
     if asked.samples == 0:
         return None
@@ -220,10 +220,10 @@ def _words(model: TextModel, asked: Evaluation, own: TextEvaluation) -> WordList
     if own.words is None:
         if data.path and not data.path.startswith(PREFIX):
             with suppress(InputError):
-                return WordList.of_corpus(_training_text(model))
+                return known_words(_training_text(model))
         return None
     with naming({"path": "--words", "field": "--words"}):
-        words = WordList.of_corpus(Corpus(own.words, data.field, "paragraph"))
+        words = known_words(Corpus(own.words, data.field, "paragraph"))
     require(len(words) > 0, "--words", f"{own.words} holds no words", "name another text")
     return words
 
