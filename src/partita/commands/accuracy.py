@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from partita.commands.parsing import MODEL, reader
-from partita.commands.terminal import Terminal, deliver, heading, passing_bar
+from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.data.documents import Corpus
 from partita.errors import naming, require, require_ints, require_known, require_seed
 from partita.evaluation.cloze import answered, require_answering
@@ -19,6 +19,7 @@ from partita.evaluation.judging import load_identified
 from partita.evaluation.questions import Choices, Questions, choices, last_words, words_inside
 from partita.evaluation.tasks import blank_results, choice_results
 from partita.files.atomic import check_file
+from partita.modalities.base import heading
 from partita.models.text_model import TextModel
 from partita.provenance import environment
 

@@ -16,7 +16,7 @@ from partita.commands.terminal import Terminal, print_json, save_json, telling
 from partita.devices import choose_device
 from partita.errors import leaves, naming, require, require_int, require_ints, require_known
 from partita.execution.choice import check_speed
-from partita.files.atomic import check_file, parents_made
+from partita.files.atomic import check_file
 from partita.networks.kind_options import KindOptions
 from partita.networks.kinds import options_for
 from partita.networks.options import TransformerOptions
@@ -158,14 +158,12 @@ def run(words: Sequence[str]) -> None:
         leaves(error, f"the tables until now are in {chosen.out}" if kept else NOTHING_SAVED)
         raise
     if chosen.picture is not None:
-        picture = Path(chosen.picture)
-        with parents_made(picture):
-            draw_growth(results, picture)
-        console.print(f"{picture}: growth as curves", soft_wrap=True)
+        draw_growth(results, Path(chosen.picture))
+        console.say(f"{chosen.picture}: growth as curves")
     if chosen.json:
         print_json(results, indent=1)
     if chosen.out is not None:
-        console.print(f"Written to {chosen.out}", soft_wrap=True)
+        console.say(f"Written to {chosen.out}")
 
 
 def _measure(
@@ -224,10 +222,8 @@ def _table(title: str, speeds: list[Speed]) -> Table:
         "first run, s": [_shown(s.first, 1, ",.1f") for s in speeds],
         "peak, GB": [_shown(s.peak_bytes, 1e-9, ",.1f") for s in speeds],
         "reserved, GB": [_shown(s.reserved_bytes, 1e-9, ",.1f") for s in speeds],
-        "of matrix rate": [
-            _shown(s.shares.get("of_matrix_rate"), 100, ".0f", " %") for s in speeds
-        ],
-        "of bandwidth": [_shown(s.shares.get("of_bandwidth"), 100, ".0f", " %") for s in speeds],
+        "of matrix rate": [_shown(s.shares.get("of_matrix_rate"), 1, ".0%") for s in speeds],
+        "of bandwidth": [_shown(s.shares.get("of_bandwidth"), 1, ".0%") for s in speeds],
     }
     columns = {name: cells for name, cells in optional.items() if any(cells)}
     table = Table(title=title)
@@ -241,5 +237,5 @@ def _table(title: str, speeds: list[Speed]) -> Table:
     return table
 
 
-def _shown(value: float | None, unit: float, style: str, after: str = "") -> str:
-    return "" if not value else f"{value * unit:{style}}{after}"
+def _shown(value: float | None, unit: float, style: str) -> str:
+    return f"{value * unit:{style}}" if value else ""

@@ -27,7 +27,7 @@ from partita.evaluation.judging import (
 )
 from partita.evaluation.quality import entropy_nats
 from partita.execution.choice import check_speed
-from partita.files.atomic import check_file, parents_made
+from partita.files.atomic import check_file
 from partita.models.saved import tokenizer_files
 from partita.models.text_model import TextModel
 from partita.plotting import require_plots
@@ -137,7 +137,7 @@ def run(words: Sequence[str]) -> None:
             called = name if schedule is None else f"{name}, {schedule}"
             bar.update(task, description=f"{called}, {steps} steps")
             if not console.animates:
-                console.print(f"{called}, {steps} steps", soft_wrap=True)
+                console.say(f"{called}, {steps} steps")
             how = chosen.given() | {"steps": steps}
             how |= {} if schedule is None else {"schedule": schedule}
             rows.append(_quality(called, models[name][0], examiner, how, chosen, bar))
@@ -168,14 +168,13 @@ def run(words: Sequence[str]) -> None:
     else:
         console.print(_table(rows))
         for line in _sentences(beside):
-            console.print(line, soft_wrap=True)
+            console.say(line)
     if chosen.out is not None:
         save_json(results, chosen.out)
-        console.print(f"Written to {chosen.out}", soft_wrap=True)
+        console.say(f"Written to {chosen.out}")
     if chosen.picture is not None:
-        with parents_made(Path(chosen.picture)):
-            draw_comparison(rows, Path(chosen.picture))
-        console.print(f"{chosen.picture}: the same as a picture", soft_wrap=True)
+        draw_comparison(rows, Path(chosen.picture))
+        console.say(f"{chosen.picture}: the same as a picture")
 
 
 def _quality(

@@ -15,13 +15,14 @@ from partita.commands import demo_training, program
 from partita.commands.parsing import reader
 from partita.commands.sample import print_texts
 from partita.commands.show import animated, picture
-from partita.commands.terminal import Terminal, heading
+from partita.commands.terminal import Terminal
 from partita.contracts.prompt import Prompt
 from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_positive, require_seed
 from partita.execution.choice import sample
 from partita.methods.contracts import Model
+from partita.modalities.base import heading
 from partita.models.default import ships_a_model
 from partita.models.trained import load
 
@@ -100,7 +101,7 @@ def show_shipped(console: Terminal, chosen: Options) -> None:
     fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
     console.print()
     go_on(console, method, tokenizer, model.length, chosen.seed)  # type: ignore[arg-type]
-    console.print(f"Try: {program()} sample, or {program()} infill {BLANK!r}", soft_wrap=True)
+    console.say(f"Try: {program()} sample, or {program()} infill {BLANK!r}")
 
 
 def show_trained(console: Terminal, chosen: Options) -> None:

@@ -7,12 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from partita.commands.terminal import Terminal, bar, heading
+from partita.commands.terminal import Terminal, bar
 from partita.config.training import TrainingOptions
 from partita.data.standard_library import reference_paragraphs
 from partita.data.tokenizers import BPETokenizer
 from partita.likelihood.bounds import nelbo
 from partita.methods import MDLM
+from partita.modalities.base import heading
 from partita.networks import Transformer, TransformerConfig
 from partita.training.callbacks import Progress
 from partita.training.loop import fit

@@ -154,8 +154,8 @@ def run(words: Sequence[str]) -> int:
         stopped_by = _run(rounds, folder, console)
         if world.first and not stopped_by:
             done = checkpoints.round_folder(folder, len(rounds))
-            console.print(f"Done. Model of the last round: {done}", soft_wrap=True)
-            console.print(f"Try: {program()} sample {done}", soft_wrap=True)
+            console.say(f"Done. Model of the last round: {done}")
+            console.say(f"Try: {program()} sample {done}")
     code = 128 + stopped_by if stopped_by else 0
     leave(code)
     return code

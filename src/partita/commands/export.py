@@ -76,10 +76,10 @@ def run(words: Sequence[str]) -> None:
     model.save(out)
     console = Terminal()
     shown = str(precision).removeprefix("torch.")
-    console.print(f"Exported to {out}, weights in {shown}", soft_wrap=True)
+    console.say(f"Exported to {out}, weights in {shown}")
     if chosen.push is not None:
         url = _push(model, chosen.push, chosen.private, out)
-        console.print(f"Uploaded: {url}", soft_wrap=True)
+        console.say(f"Uploaded: {url}")
 
 
 def _with_precision(folder: Path) -> tuple[TrainedModel, torch.dtype]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from rich.table import Table
@@ -115,7 +114,7 @@ def run(words: Sequence[str]) -> None:
         tokenizer = find_tokenizer(name)
         if hosted is not None:
             path = _download(console, *hosted, chosen.method)
-        model = import_model(path, tokenizer, how, partial(_say, console), name)
+        model = import_model(path, tokenizer, how, console.say, name)
     model.save(out)
     report(console, model, out)
 
@@ -147,14 +146,9 @@ def report(console: Terminal, model: TextModel, out: Path) -> None:
     table = Table(show_header=False, box=None)
     for name, value in rows.items():
         table.add_row(name, value)
-    _say(console, f"Imported to {out}")
+    console.say(f"Imported to {out}")
     console.print(table)
-    _say(console, f"Try: partita sample {out}")
-
-
-def _say(console: Terminal, text: str) -> None:
-    """Print a line in which file names stay as they are."""
-    console.print(text, soft_wrap=True)
+    console.say(f"Try: partita sample {out}")
 
 
 # Files on the hub --------------------------------------------------------------------------------
@@ -172,7 +166,7 @@ def _hosted(name: str) -> tuple[Hosted, str] | None:
 
 def _download(console: Terminal, asked: Hosted, file: str, method: str | None) -> Path:
     """Fetch a file, and the config.json beside it unless the file contains its configuration."""
-    _say(console, f"Fetching {file} of {asked.repository}, unless it is in the cache")
+    console.say(f"Fetching {file} of {asked.repository}, unless it is in the cache")
     try:
         if file.endswith(_SELF_CONTAINED):
             return fetch(asked, file)

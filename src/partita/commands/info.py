@@ -79,11 +79,9 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def print_facts(console: Terminal, facts: dict[str, Any]) -> None:
     """Print the facts as text, a line for every key."""
-    console.print(
-        f"{facts['folder']}: {facts['kind']}, {facts['parameters']:,} parameters", soft_wrap=True
-    )
+    console.say(f"{facts['folder']}: {facts['kind']}, {facts['parameters']:,} parameters")
     if facts["checkpoints"]:
-        console.print(f"checkpoints: {', '.join(facts['checkpoints'])}", soft_wrap=True)
+        console.say(f"checkpoints: {', '.join(facts['checkpoints'])}")
     for section in ("recipe", "provenance", "state", "checksums"):
         table = Table(title=section, title_justify="left", show_header=False, box=None)
         for key, value in flatten(facts[section]).items():

@@ -12,9 +12,10 @@ from docstring_parser import parse_from_object
 from rich.table import Table
 
 from partita.commands.parsing import reader
-from partita.commands.terminal import Terminal, heading, print_json
+from partita.commands.terminal import Terminal, print_json
 from partita.config.method import own_options, parameters_of
 from partita.methods import METHODS
+from partita.modalities.base import heading
 from partita.networks.kind_options import KindOptions
 from partita.networks.kinds import NETWORKS
 from partita.optim.optimizers import OPTIMIZERS

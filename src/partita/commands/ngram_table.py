@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from partita.commands.accuracy import add_bits
-from partita.commands.terminal import heading
+from partita.modalities.base import heading
 from partita.modalities.text_evaluation import add_likelihood, add_samples
 
 

@@ -105,7 +105,7 @@ def report(console: Terminal, prepared: Prepared) -> None:
     """Print how many tokens there are, and where."""
     how = "Prepared" if prepared.fresh else "Nothing changed since it was prepared:"
     console.print(f"{how} {summary(prepared)}")
-    console.print(str(prepared.folder), soft_wrap=True)
+    console.say(str(prepared.folder))
 
 
 def summary(prepared: Prepared) -> str:

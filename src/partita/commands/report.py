@@ -15,7 +15,7 @@ from partita.commands.terminal import Terminal, print_json
 from partita.data.documents import Corpus
 from partita.data.scored_rows import corpus_rows
 from partita.errors import InputError, naming, require, require_ints, require_seed
-from partita.files.atomic import check_file, parents_made
+from partita.files.atomic import check_file
 from partita.methods import SEDD, GenMD4
 from partita.models.text_model import TextModel
 from partita.plotting import NO_PLOTS, can_plot, require_plots
@@ -79,9 +79,9 @@ def run(words: Sequence[str]) -> None:
         print_json(facts)
     console = Terminal(stderr=chosen.json or not can_plot())
     if not can_plot():
-        console.print(f"No {shown} is drawn: {NO_PLOTS}", soft_wrap=True)
+        console.say(f"No {shown} is drawn: {NO_PLOTS}")
     elif not chosen.json:
-        console.print(f"Wrote {chosen.out or shown}", soft_wrap=True)
+        console.say(f"Wrote {chosen.out or shown}")
 
 
 @singledispatch
@@ -136,7 +136,5 @@ def _consistency(method: SEDD, model: TextModel, chosen: Options) -> tuple[dict[
         print("sums of scores at masks, divided by alpha / (1 - alpha): 1 for any distribution")
         print(consistency_table(rows))
     if can_plot():
-        path = Path(chosen.out or CONSISTENCY)
-        with parents_made(path):
-            plot_consistency(rows, path)
+        plot_consistency(rows, Path(chosen.out or CONSISTENCY))
     return {"consistency": [asdict(row) for row in rows]}, CONSISTENCY

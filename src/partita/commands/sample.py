@@ -160,7 +160,7 @@ def print_drawn(console: Terminal, drawn: Drawn, as_json: bool, *, shown: bool =
         return
     print_texts(console, drawn.texts, shown=shown)
     for line in drawn.lines:
-        console.print(line, soft_wrap=True)
+        console.say(line)
 
 
 def print_texts(console: Terminal, texts: Sequence[str], *, shown: bool = False) -> None:

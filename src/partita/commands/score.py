@@ -89,10 +89,9 @@ def run(words: Sequence[str]) -> None:
     console = Terminal()
     console.print(table(texts, scores, exact=model.exact))
     if any(windows_of(model, score) > 1 for score in scores):
-        console.print(
+        console.say(
             f"A text of more than {model.length} tokens is cut into windows of so many, each "
-            "scored without what stands before it.",
-            soft_wrap=True,
+            "scored without what stands before it."
         )
 
 

@@ -63,6 +63,10 @@ class Terminal(Console):
         self.file.write("".join(text for text, _ in parts) + "\n")
         self.file.flush()
 
+    def say(self, text: str) -> None:
+        """Print a text without breaking its lines, so that file names stay whole."""
+        self.print(text, soft_wrap=True)
+
     # Everything that is printed passes through these two.
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -80,11 +84,6 @@ class Terminal(Console):
                 yield segment
 
 
-def heading(text: str) -> Text:
-    """A text in bold."""
-    return Text(text, style="bold")
-
-
 @contextmanager
 def telling(console: Terminal, what: str) -> Iterator[Callable[[str], None]]:
     """Show a status line during work; yields the function that changes it.
@@ -92,7 +91,7 @@ def telling(console: Terminal, what: str) -> Iterator[Callable[[str], None]]:
     If the console cannot redraw, each change prints a line, but `what` does not.
     """
     if not console.animates:
-        yield lambda text: console.print(text, soft_wrap=True)
+        yield console.say
         return
     # By default, a status reads strings as markup.
     with console.status(Text(console.shown(what))) as status:

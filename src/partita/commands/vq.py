@@ -90,9 +90,8 @@ def run(words: Sequence[str]) -> None:
     # The folder is written last: if it exists, all is complete and the command does not restart.
     device = choose_device(chosen.vq.device)
     save_image_tokenizer(tokenizer, out, facts | environment(device))
-    console.print(
+    console.say(
         f"{out}: {quality.used} of {quality.size} codes used, perplexity "
         f"{quality.perplexity:.1f}, mean squared error {quality.error:.5f} on {len(test)} test "
-        f"images (pixels from 0 to 1)\n{picture}: test images, and what is left of them",
-        soft_wrap=True,
+        f"images (pixels from 0 to 1)\n{picture}: test images, and what is left of them"
     )

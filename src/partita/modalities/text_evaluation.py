@@ -22,7 +22,6 @@ from partita.data.scored_rows import corpus_rows, whole_rows
 from partita.errors import InputError, naming, require
 from partita.evaluation.judging import Identified, described, load_judge, written
 from partita.evaluation.quality import known_words
-from partita.files.atomic import parents_made
 from partita.files.names import PREFIX
 from partita.likelihood.bounds import nelbo
 from partita.likelihood.orders import order_likelihood, require_ordered
@@ -161,8 +160,7 @@ def _profile(
         label=text.label,
         progress=lambda share: bar.update(task, completed=share),
     )
-    with parents_made(path):
-        draw_profiles({model.recipe.method.name: levels}, path)
+    draw_profiles({model.recipe.method.name: levels}, path)
     return [
         {
             "hidden_from": level.hidden_from,

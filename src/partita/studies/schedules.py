@@ -15,7 +15,7 @@ from rich.text import Text
 
 from partita.data.tokenizers import Tokenizer
 from partita.errors import require, require_int
-from partita.files.atomic import check_file, parents_made
+from partita.files.atomic import check_file
 from partita.methods.genmd4 import GenMD4
 from partita.plotting import matplotlib, picture
 
@@ -97,7 +97,7 @@ def draw_schedules(
     times = torch.linspace(0, 1, 201, dtype=torch.float64)
     with torch.no_grad():
         alpha = method.alpha(times.to(method.raw.device)).cpu().numpy()
-    with parents_made(path), picture(path, 8, 5) as (figure, (axes,)):
+    with picture(path, 8, 5) as (figure, (axes,)):
         maps = matplotlib().colormaps
         for side, colors in ((found.smallest, "Blues"), (found.largest, "Oranges")):
             for rank, row in enumerate(side):
