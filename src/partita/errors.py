@@ -127,8 +127,6 @@ def suggestion(word: object, known: Iterable[str], shown: str = "{}") -> str:
 def described(kind: object) -> str:
     """A type in words."""
     known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    if kind is NoneType:
-        return "null"
     if kind in known:
         return known[kind]
     if get_origin(kind) is dict:
@@ -136,7 +134,9 @@ def described(kind: object) -> str:
     if get_origin(kind) is list:
         numbers = get_args(kind) != (str,)
         return f"a list, such as {'[512,2048]' if numbers else '[first,second]'}"
-    return " or ".join(map(described, get_args(kind))) or str(kind)
+    # What may be None may be left out.
+    parts = [described(part) for part in get_args(kind) if part is not NoneType]
+    return " or ".join(parts) or str(kind)
 
 
 def fits(value: object, kind: object) -> bool:

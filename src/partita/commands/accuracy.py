@@ -10,10 +10,10 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.parsing import MODEL, reader
+from partita.commands.parsing import MODEL, Shared, reader
 from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.data.documents import Corpus
-from partita.errors import naming, require, require_ints, require_known, require_seed
+from partita.errors import naming, require, require_ints, require_known
 from partita.evaluation.cloze import answered, require_answering
 from partita.evaluation.judging import load_identified
 from partita.evaluation.questions import Choices, Questions, choices, last_words, words_inside
@@ -29,7 +29,7 @@ LEFT_ALONE = "left side alone: ar cannot see what follows"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Shared):
     """Options of `partita accuracy`."""
 
     model: str
@@ -45,19 +45,13 @@ class Options:
     """Draws of the bound of a masked model."""
     batch_size: int = 32
     """Texts at a time; the results do not depend on it."""
-    seed: int = 0
-    """Seed of the draws, and of the words that infill hides."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
     out: str | None = None
     """A JSON file to write the results to."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_known(self.task, TASKS, "--task")
         require_ints(self, "--", count=2, length=3, replicates=2, batch_size=1)
-        require_seed(self.seed, "--seed")
         check_file(self.out, "--out")
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from partita.commands.parsing import reader
 from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, passing_bar, print_json, save_json
-from partita.errors import naming, require, require_int, require_ints, require_seed
+from partita.errors import naming, require, require_int, require_ints
 from partita.evaluation.judging import (
     BATCH,
     Identified,
@@ -57,16 +57,10 @@ class Options(Manner):
     """Texts at a time. They do not depend on it, but tokens per second do."""
     speed: str = "auto"
     """eager, cudagraph, compile or auto: as for partita sample."""
-    seed: int = 0
-    """Seed of every draw: with the same one, models share their noise."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
     picture: str | None = None
     """A PNG file to draw the curves in."""
     out: str | None = None
     """A JSON file to write the results to."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +78,6 @@ class Options(Manner):
         require(not again, "--schedules", "a name is there twice", "give each once")
         require_ints(self, "--", samples=2, length=1, batch_size=1)
         check_speed(self.speed, "--speed")
-        require_seed(self.seed, "--seed")
         same = self.picture is not None and self.picture == self.out
         require(not same, "--picture", "is the same file as --out", "name another")
         again = len(set(self.steps)) < len(self.steps)

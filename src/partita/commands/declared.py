@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from argparse import RawDescriptionHelpFormatter
+from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
@@ -15,6 +15,10 @@ set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Help with defaults, in which examples keep their line breaks."""
+
+    def _expand_help(self, action: Action) -> str:
+        """The help of a flag; one without a default says in words what holds if it is left out."""
+        return super()._expand_help(action).replace(" | null", "").replace(", default: null", "")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from partita.commands.own_options import check_own, own_options, with_own
 from partita.commands.parsing import MODEL, add_options, make_parser, parse
 from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, deliver, passing_bar
-from partita.errors import naming, require, require_ints, require_seed
+from partita.errors import naming, require, require_ints
 from partita.evaluation.judging import load_any
 from partita.files.atomic import check_file
 from partita.modalities import modality_of
@@ -39,27 +39,19 @@ class Options(Manner):
     """Steps of the sampler; the model's own unless given."""
     guidance: float | None = None
     """Classifier-free guidance weight (images); 0 is off."""
-    seed: int = 0
-    """Seed of every draw."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
     out: str | None = None
     """A JSON file to write the results to."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_ints(self, "--", replicates=2, samples=0, limit=1, steps=1)
-        require_seed(self.seed, "--seed")
         some = self.file is not None or self.samples > 0
         require(some, "file", "there is nothing to evaluate", "give a file, or --samples")
         check_file(self.out, "--out")
 
     def drawing(self) -> dict[str, Any]:
         """The sampling settings that were given; the model's own apply to the rest."""
-        more = {name: getattr(self, name) for name in ("steps", "guidance")}
-        return self.given() | {name: value for name, value in more.items() if value is not None}
+        return self.given() | self._given(("steps", "guidance"))
 
     def asked(self) -> Evaluation:
         """The request, in the form that modalities take."""

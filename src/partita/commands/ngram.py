@@ -13,12 +13,12 @@ from rich.progress import Progress
 from partita.categorical import Decoding
 from partita.commands.accuracy import BLANKS
 from partita.commands.ngram_table import table
-from partita.commands.parsing import flags_of, reader
+from partita.commands.parsing import Shared, flags_of, reader
 from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.data.documents import Corpus
 from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
-from partita.errors import naming, require, require_int, require_ints, require_seed
+from partita.errors import naming, require, require_int, require_ints
 from partita.evaluation.judging import Identified, described, load_identified, load_judge, written
 from partita.evaluation.quality import known_words
 from partita.evaluation.questions import Questions, last_words, words_inside
@@ -32,7 +32,7 @@ LENGTH = 256  # tokens of windows and samples, if no model determines it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Shared):
     """Options of `partita ngram`."""
 
     train: str
@@ -64,19 +64,13 @@ class Options:
     """An autoregressive model that judges the samples."""
     length: int | None = None
     """Tokens of a window and of a sample; the model's length, or 256, unless given."""
-    seed: int = 0
-    """Seed of the samples, and of the words that are hidden."""
-    device: str = "auto"
-    """Where the judge runs: cpu, cuda, or auto. Counting needs no more than a CPU."""
     out: str | None = None
     """A JSON file to write the results to."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_int(self.order, "--order", 1, LONGEST)
         require_ints(self, "--", limit=1, length=3, count=2, beam=1, samples=0)
-        require_seed(self.seed, "--seed")
         with naming(flags_of(Options, "train")):
             _ = self.decoding
         wanted = (self.test, self.infill, self.last_word, self.samples or None)

@@ -5,15 +5,31 @@ from __future__ import annotations
 import dataclasses
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from partita.commands import program
 from partita.commands.declared import Parser
 from partita.commands.recipe_files import inline_recipes, one_line, placed, with_recipes
 from partita.commands.refusals import diagnosed, free_words, huge_number, usage
-from partita.errors import InputError
+from partita.errors import InputError, require_seed
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Options that many verbs share; their help stands last."""
+
+    seed: int = 0
+    """Seed of every draw: the same seed gives the same result."""
+    device: str = "auto"
+    """cpu, cuda, or auto."""
+    json: bool = False
+    """Print JSON, for machines."""
+
+    def __post_init__(self) -> None:
+        require_seed(self.seed, "--seed")
 
 
 def make_parser(
@@ -45,7 +61,10 @@ def add_options(parser: Parser, options: type, **places: str) -> None:
     for name, text in places.items():
         nargs = text[0] if text[0] in "?*" else None
         parser.add(name, type=str, nargs=nargs, help=text.lstrip("?*"))
-    parser.add_class_arguments(options, as_group=False, skip=set(places))
+    names = {field.name for field in dataclasses.fields(options)}
+    last = {field.name for field in dataclasses.fields(Shared)} & names
+    parser.add_class_arguments(options, as_group=False, skip=last | {*places})
+    parser.add_class_arguments(options, as_group=False, skip=names - last)
 
 
 def reader(

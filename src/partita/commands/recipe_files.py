@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from jsonargparse import get_loader
 
-from partita.commands.declared import Parser
+from partita.commands.declared import Parser, leaves
 from partita.config.migration import written_recipe
 from partita.errors import InputError, naming, require
 from partita.files.reading import reading
@@ -124,19 +124,9 @@ def placed(error: InputError, configs: Configs, words: list[str]) -> InputError:
 
 def _says(content: Mapping[Any, Any], key: str) -> bool:
     """Whether a file contains a key or a section, written as messages write it."""
-    return any(name == key or name.startswith(f"{key}.") for name in _names(content))
-
-
-def _names(content: Mapping[Any, Any], above: str = "") -> Iterator[str]:
-    """All keys of a file as dotted names, each on one line. As in messages, a dot inside a key
-    looks like that after a section."""
-    for key, held in content.items():
-        name = above + " ".join(str(key).split())
-        yield name
-        if isinstance(held, Mapping):
-            yield from _names(held, f"{name}.")
+    return any(name == key or name.startswith(f"{key}.") for name, _ in leaves(content))
 
 
 def one_line(error: Exception) -> str:
-    """The text of an error, on one line."""
-    return " ".join(str(error).split())
+    """The text of an error, on one line; YAML has no name for what it reads."""
+    return " ".join(str(error).replace('in "<unicode string>", ', "at ").split())

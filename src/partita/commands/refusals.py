@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, groupby
 from operator import itemgetter
 
@@ -61,7 +61,7 @@ def _in_flags(parser: Parser, words: list[str]) -> Iterator[InputError]:
             if flag == "--config" and text is None:
                 yield InputError(flag, "needs a value", usage(parser))
         elif key is None:
-            yield _unknown_flag(parser, flag)
+            yield _unknown(parser, flag, "option", parser.flags)
         elif text is None:
             yield InputError(flag, "needs a value", usage(parser))
         elif key in parser.sections:
@@ -85,7 +85,7 @@ def _in_files(parser: Parser, configs: Configs) -> Iterator[InputError]:
                 inside = {key.removeprefix(f"{above}."): value}
                 yield from _misfit(parser, above, inside, value)
             elif key not in (place.name for place in parser.places):
-                yield _unknown_key(parser, key)
+                yield _unknown(parser, key, "key", [*parser.kinds, *parser.sections])
 
 
 def _misfit(parser: Parser, key: str, value: object, shown: object) -> Iterator[InputError]:
@@ -124,20 +124,13 @@ def _section(parser: Parser, key: str) -> InputError:
 # Names -------------------------------------------------------------------------------------------
 
 
-def _unknown_flag(parser: Parser, flag: str) -> InputError:
-    new = name_of_today(flag.removeprefix("--"))
+def _unknown(parser: Parser, name: str, what: str, known: Iterable[str]) -> InputError:
+    """The error for a flag, or a key of a YAML file, that a verb does not have."""
+    dashes = "--" if name.startswith("--") else ""
+    new = name_of_today(name.removeprefix("--"))
     if new is not None:
-        return InputError(flag, "has another name now", f"write --{new}")
-    return InputError(flag, "unknown option", suggestion(flag, parser.flags) or usage(parser))
-
-
-def _unknown_key(parser: Parser, key: str) -> InputError:
-    """The error for a key of a YAML file that recipes do not have."""
-    new = name_of_today(key)
-    if new is not None:
-        return InputError(key, "has another name now", f"write {new}")
-    near = suggestion(key, [*parser.kinds, *parser.sections])
-    return InputError(key, "unknown key", near or usage(parser))
+        return InputError(name, "has another name now", f"write {dashes}{new}")
+    return InputError(name, f"unknown {what}", suggestion(name, known) or usage(parser))
 
 
 # Positional arguments ----------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from partita.commands.parsing import MODEL, flags_of, reader
+from partita.commands.parsing import MODEL, Shared, flags_of, reader
 from partita.commands.terminal import Terminal, print_json
 from partita.data.documents import Corpus
 from partita.data.scored_rows import corpus_rows
-from partita.errors import InputError, naming, require, require_ints, require_seed
+from partita.errors import InputError, naming, require, require_ints
 from partita.files.atomic import check_file
 from partita.methods import SEDD, GenMD4
 from partita.models.text_model import TextModel
@@ -26,7 +26,7 @@ SCHEDULES, CONSISTENCY = "schedules.png", "consistency.png"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Shared):
     """Options of `partita report`."""
 
     model: str
@@ -38,16 +38,10 @@ class Options:
     out: str | None = None
     """The picture (PNG); schedules.png or consistency.png in this folder unless given (or, without
     matplotlib, none)."""
-    seed: int = 0
-    """Seed of the masks."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_ints(self, "--", count=1, limit=1)
-        require_seed(self.seed, "--seed")
         check_file(self.out, "--out")
         if self.out is not None:
             require_plots("--out")

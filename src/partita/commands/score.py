@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from partita.commands.parsing import MODEL, flags_of, reader
+from partita.commands.parsing import MODEL, Shared, flags_of, reader
 from partita.commands.terminal import Terminal, print_json
 from partita.data.blanks import require_text
-from partita.errors import InputError, naming, require, require_int, require_seed
+from partita.errors import InputError, naming, require, require_int
 from partita.files.reading import reading
 from partita.models.default import NAME
 from partita.models.score import Score
@@ -23,7 +23,7 @@ SHOWN = 48  # characters of a text in the table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Shared):
     """Options of `partita score`."""
 
     model: str
@@ -34,16 +34,10 @@ class Options:
     """The class of the texts, by name, of a model that was trained with classes."""
     replicates: int = 8
     """Draws of the estimate."""
-    seed: int = 0
-    """Seed of the draws."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_int(self.replicates, "--replicates", 2)
-        require_seed(self.seed, "--seed")
         one = not self.texts or self.file is None
         require(one, "--file", "texts are given as arguments too", "give one of the two")
         for text in self.texts:

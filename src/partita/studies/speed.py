@@ -74,7 +74,8 @@ def race(
     On a GPU, where no other work interferes, each contestant takes all of its turns and is then
     freed: its memory would count as the others'.
     """
-    options: dict[str, Any] = {"turns": turns, "count_flops": count_flops, "progress": progress}
+    options: dict[str, Any] = {"turns": turns, "count_flops": count_flops}
+    options["progress"] = progress or (lambda _text: None)
     if device.type != "cuda":
         return _race([*contestants], device, **options)
     results = []
@@ -92,65 +93,56 @@ def _race(
     *,
     turns: int,
     count_flops: bool,
-    progress: Callable[[str], None] | None,
+    progress: Callable[[str], None],
 ) -> list[Speed]:
-    held, peaks = [0] * len(contestants), [0] * len(contestants)
-    first = []
-    for index, contestant in enumerate(contestants):
-        if progress is not None:
-            progress(f"{contestant.name}, first run")
-        first.append(_timed(contestant.warm_up, device)[0])
-        held[index], peaks[index] = _held(device), _peak(device)
-    seconds: list[list[float]] = [[] for _ in contestants]
-    tokens = [0] * len(contestants)
+    clocks = [_Clock(contestant, device) for contestant in contestants]
+    for clock in clocks:
+        progress(f"{clock.contestant.name}, first run")
+        clock.take(clock.contestant.warm_up)
     for turn in range(turns):
-        for index, contestant in enumerate(contestants):
-            if progress is not None:
-                progress(f"{contestant.name}, turn {turn + 1} of {turns}")
-            took, tokens[index] = _timed(contestant.run, device)
-            seconds[index].append(took)
-            peaks[index] = max(peaks[index], _peak(device))
-            held[index] = max(held[index], _held(device))
-    results = []
-    for index, contestant in enumerate(contestants):
-        work, took = contestant.work, statistics.median(seconds[index])
-        results.append(
-            Speed(
-                contestant.name,
-                seconds[index],
-                tokens[index],
-                count_flops_of(contestant.plain or contestant.run) if count_flops else None,
-                first[index],
-                peaks[index] or None,
-                held[index] or None,
-                {} if work is None else work.shares(took, device),
-            )
+        for clock in clocks:
+            progress(f"{clock.contestant.name}, turn {turn + 1} of {turns}")
+            clock.tokens = clock.take(clock.contestant.run)
+    return [clock.speed(count_flops) for clock in clocks]
+
+
+class _Clock:
+    """The seconds of one contestant's runs, the first one among them, and the memory they take."""
+
+    def __init__(self, contestant: Contestant, device: torch.device) -> None:
+        self.contestant, self.device = contestant, device
+        self.seconds: list[float] = []
+        self.tokens = self.peak = self.held = 0
+
+    def take(self, run: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the run returns
+        """Run, and measure the time and the memory."""
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            torch.cuda.synchronize(self.device)
+        begin = time.perf_counter()
+        result = run()
+        if cuda:
+            torch.cuda.synchronize(self.device)
+        self.seconds.append(time.perf_counter() - begin)
+        if cuda:
+            self.peak = max(self.peak, torch.cuda.max_memory_allocated(self.device))
+            self.held = max(self.held, torch.cuda.max_memory_reserved(self.device))
+        return result
+
+    def speed(self, count_flops: bool) -> Speed:
+        contestant, (first, *seconds) = self.contestant, self.seconds
+        took, work = statistics.median(seconds), contestant.work
+        return Speed(
+            contestant.name,
+            seconds,
+            self.tokens,
+            count_flops_of(contestant.plain or contestant.run) if count_flops else None,
+            first,
+            self.peak or None,
+            self.held or None,
+            {} if work is None else work.shares(took, self.device),
         )
-    return results
-
-
-def _timed(run: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
-    """The seconds that a function takes, and what it returns."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    _wait(device)
-    begin = time.perf_counter()
-    result = run()
-    _wait(device)
-    return time.perf_counter() - begin, result
-
-
-def _peak(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-
-
-def _held(device: torch.device) -> int:
-    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def count_flops_of(run: Callable[[], object]) -> int:
