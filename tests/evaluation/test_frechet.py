@@ -24,12 +24,12 @@ from partita.evaluation.classifier import (
 )
 from partita.evaluation.frechet import (
     FeatureNetwork,
+    Inception,
     Moments,
     frechet,
     frechet_distance,
     symmetric_root,
 )
-from partita.evaluation.inception import Inception
 from partita.files import format
 
 

@@ -16,8 +16,15 @@ from partita.data.documents import Corpus
 from partita.errors import naming, require, require_ints, require_known
 from partita.evaluation.cloze import answered, require_answering
 from partita.evaluation.judging import load_identified
-from partita.evaluation.questions import Choices, Questions, choices, last_words, words_inside
-from partita.evaluation.tasks import blank_results, choice_results
+from partita.evaluation.questions import (
+    Choices,
+    Questions,
+    blank_results,
+    choice_results,
+    choices,
+    last_words,
+    words_inside,
+)
 from partita.files.atomic import check_file
 from partita.modalities.base import heading
 from partita.models.text_model import TextModel

@@ -21,8 +21,7 @@ from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_ints
 from partita.evaluation.judging import Identified, described, load_identified, load_judge, written
 from partita.evaluation.quality import known_words
-from partita.evaluation.questions import Questions, last_words, words_inside
-from partita.evaluation.tasks import blank_results
+from partita.evaluation.questions import Questions, blank_results, last_words, words_inside
 from partita.files.atomic import check_file
 from partita.provenance import environment
 from partita.studies.ngram import LONGEST, NGram

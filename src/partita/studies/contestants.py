@@ -20,8 +20,7 @@ from partita.networks.kinds import kind_of
 from partita.networks.options import TransformerOptions
 from partita.parallel import World
 from partita.registry import options_of
-from partita.studies.roofline import Work, sampling_work
-from partita.studies.speed import Contestant
+from partita.studies.speed import Contestant, Work, sampling_work
 from partita.training.engine import Engine
 from partita.training.throughput import flops_per_token
 
