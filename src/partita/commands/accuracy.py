@@ -26,7 +26,7 @@ from partita.evaluation.questions import (
     words_inside,
 )
 from partita.files.atomic import check_file
-from partita.modalities.base import heading
+from partita.modalities.base import heading, spread
 from partita.models.text_model import TextModel
 from partita.provenance import environment
 
@@ -164,20 +164,17 @@ def _table(results: dict[str, Any]) -> Table:
     if results["task"] == "choices":
         shown.add_row("chance", f"{results['chance']:.1%}")
         for name, key in (("by bits per token", "accuracy"), ("by all bits", "accuracy_raw")):
-            share = f"{results[key]:.1%} ± {results[f'{key}_error']:.1%}"
-            shown.add_row(f"accuracy {name}", share)
+            shown.add_row(f"accuracy {name}", spread(results, key, ".1%"))
     else:
-        shown.add_row("accuracy", f"{results['accuracy']:.1%} ± {results['accuracy_error']:.1%}")
+        shown.add_row("accuracy", spread(results, "accuracy", ".1%"))
     add_bits(shown, results, "" if results["exact"] else "at most ")
     return shown
 
 
 def add_bits(shown: Table, results: dict[str, Any], how: str = "", where: str = "") -> None:
     """Add the bits of the true answers to the table."""
-    bits, error, draws = (
-        results[f"bits_per_answer{end}"] for end in ("", "_error", "_draws_error")
-    )
+    bits, draws = spread(results, "bits_per_answer", ".3f"), results["bits_per_answer_draws_error"]
     drawn = f" (± {draws:.3f} by the draws)" if draws else ""
-    shown.add_row(f"bits per answer{where}", f"{how}{bits:.3f} ± {error:.3f}{drawn}")
+    shown.add_row(f"bits per answer{where}", f"{how}{bits}{drawn}")
     shown.add_row("tokens per answer", f"{results['tokens_per_answer']:.2f}")
     shown.add_row(f"bits per token{where}", f"{how}{results['bits_per_token']:.3f}")

@@ -113,7 +113,6 @@ def frechet_distance(
 
 # The Inception network of FID --------------------------------------------------------------------
 
-
 WEIGHTS = "weights-inception-2015-12-05-6726825d.pth"
 BATCH = 64  # images at a time; they are enlarged to 299 x 299
 _LAYER = "2048"

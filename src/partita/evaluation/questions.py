@@ -213,7 +213,6 @@ def _checked(row: Any, place: str) -> tuple[str, list[str], int]:  # noqa: ANN40
 
 # Results, as numbers for tables and JSON ---------------------------------------------------------
 
-
 _BITS = 1 / math.log(2)
 
 

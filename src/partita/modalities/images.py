@@ -142,7 +142,6 @@ def _written(facts: dict[str, Any]) -> Drawn:
 
 # Parts to hide, pictures from files, films of sampling -------------------------------------------
 
-
 Cut = Callable[[int, int], tuple[slice, slice]]
 ALL = slice(None)
 PARTS: dict[str, Cut] = {

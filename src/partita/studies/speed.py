@@ -181,7 +181,6 @@ _ON_CPU = {
 
 # The least possible work, and the share of a device's peak that is reached -----------------------
 
-
 # Bytes a second from the device's memory, by a part of its name, from the vendors' data sheets.
 BANDWIDTHS = {
     "B200": 8.0e12,
