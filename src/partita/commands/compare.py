@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,8 @@ def run(words: Sequence[str]) -> None:
             how = chosen.given() | {"steps": steps}
             how |= {} if schedule is None else {"schedule": schedule}
             rows.append(_quality(called, models[name][0], examiner, how, chosen, bar))
-    beside = _beside_the_first(rows)
+    first, *others = [[*own] for _, own in itertools.groupby(rows, attrgetter("model"))]
+    beside = [found for other in others for found in equal_quality(other, first)]
     tokenizers = [model.tokenizer for model, _ in models.values()]
     if len({(each.vocab_size, repr(tokenizer_files(each))) for each in tokenizers}) > 1:
         console.print(
@@ -208,13 +210,6 @@ def _quality(
     )
 
 
-def _beside_the_first(rows: Sequence[Quality]) -> list[EqualQuality]:
-    """The others' speed at the first model's quality, for each of its numbers of steps."""
-    curves = {row.model: [r for r in rows if r.model == row.model] for row in rows}
-    first, *others = curves.values()
-    return [found for other in others for found in equal_quality(other, first)]
-
-
 def _sentences(found: Sequence[EqualQuality]) -> list[str]:
     """The comparison in words, a line for each."""
     lines = []
@@ -228,16 +223,14 @@ def _sentences(found: Sequence[EqualQuality]) -> list[str]:
                 "times as fast."
             )
         else:
-            known = e.low is not None and e.high is not None
-            between = (
-                f" ({e.low:.2f} to {e.high:.2f} within the errors of the bits)" if known else ""
-            )
+            between = ""
+            if e.low is not None and e.high is not None:
+                between = f" ({e.low:.2f} to {e.high:.2f} within the errors of the bits)"
             lines.append(f"As good as {beside}, {e.model} is {e.times:.2f} times as fast{between}.")
     return lines
 
 
 def _table(rows: list[Quality]) -> Table:
-    """The results as a table."""
     table = Table()
     table.add_column("model", overflow="fold")  # truncated names may look alike
     for column in ("steps", "judge's bits per character", "entropy in nats", "tokens/s"):

@@ -105,17 +105,12 @@ class Parser(ArgumentParser):
         if key in self.kinds or key in self.sections:
             return key
         above = (name for name in self.kinds if key.startswith(f"{name}."))
-        return next((name for name in above if holds_keys(self.kinds[name])), None)
+        return next((name for name in above if get_origin(self.kinds[name]) is dict), None)
 
     def written(self, key: str) -> str:
         """A key as users write it: as a flag, or for recipes and positional arguments as it is."""
         flag = key in self.kinds or key in self.sections
         return f"--{key}" if flag and "." not in key else key
-
-
-def holds_keys(kind: Any) -> bool:  # noqa: ANN401 - any type
-    """Whether values of a type are dictionaries."""
-    return get_origin(kind) is dict
 
 
 def leaves(content: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, object]]:

@@ -71,12 +71,6 @@ class Options:
     run: RunOptions
 
 
-def _first_steps(teacher: Recipe) -> int:
-    """The default number of steps of a teacher: those it was made for, if it is a student."""
-    known = teacher.sampling.steps if teacher.distillation.round else None
-    return known or DistillationOptions().steps
-
-
 def _parser(data: DataOptions, steps: int, precision: str) -> Parser:
     parser = make_parser("distill", DESCRIPTION, EXAMPLES, recipe=True)
     parser.add("corpus", nargs="?", type=str, help="the text: short for --data.path")
@@ -97,7 +91,9 @@ def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
     given = [word for word in words if word != PRINT]
     usual = DataOptions(), DistillationOptions().steps, TRAINING.precision
     base = recipe_of(parse(_parser(*usual), given, Options).teacher)
-    defaults = base.data, _first_steps(base), base.training.precision
+    # A student has a number of steps that it was made for.
+    made_for = base.sampling.steps if base.distillation.round else None
+    defaults = base.data, made_for or DistillationOptions().steps, base.training.precision
     chosen = parse(_parser(*defaults), given, Options)
     require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
     require_int(chosen.rounds, "--rounds", 1, MOST_ROUNDS)

@@ -15,7 +15,6 @@ from partita.evaluation.judging import load_any
 from partita.files.atomic import check_file
 from partita.modalities import modality_of
 from partita.modalities.base import Evaluation
-from partita.models.trained import TrainedModel
 from partita.provenance import environment
 from partita.samplers.front import fitting_samplers
 
@@ -110,16 +109,14 @@ def run(words: Sequence[str]) -> None:
         "environment": environment(loaded.device),
         "seed": chosen.seed,
         "replicates": chosen.replicates,
-        "manner": _sampling_settings(loaded, chosen) if chosen.samples else None,
+        "manner": None,
     }
+    if chosen.samples:  # as given, else the recipe's, else the method's
+        manner = loaded.drawing(chosen.drawing())
+        usual = fitting_samplers(str(loaded.method.family))[0]
+        results["manner"] = manner | {"sampler": manner["sampler"] or usual}
     bar = passing_bar(console)
     work = modality.evaluation(loaded, chosen.asked(), own)
     with bar, naming(chosen.names()):
         results |= work(bar)
     deliver(console, results, modality.table, chosen.out, as_json=chosen.json)
-
-
-def _sampling_settings(model: TrainedModel, chosen: Options) -> dict[str, Any]:
-    """The settings that samples are drawn with: as given, else the recipe's, else the method's."""
-    found = model.drawing(chosen.drawing())
-    return found | {"sampler": found["sampler"] or fitting_samplers(str(model.method.family))[0]}

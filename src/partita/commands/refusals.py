@@ -35,7 +35,7 @@ def usage(parser: Parser) -> str:
 
 def huge_number(words: list[str]) -> str | None:
     """The flag whose value is an integer too large for a float, if any."""
-    pairs = _values(words)
+    pairs = values_of(words)
     return next((flag for flag, value in pairs if _HUGE.fullmatch(value or "")), None)
 
 
@@ -44,7 +44,7 @@ def _faults(parser: Parser, words: list[str], configs: Configs) -> Iterator[Inpu
     yield from _in_flags(parser, words)
     yield from _in_places(parser, words)
     given = {key for content in configs.values() for key, _ in leaves(content)}
-    given |= {parser.key_of(flag) or "" for flag, _ in _values(words)}
+    given |= {parser.key_of(flag) or "" for flag, _ in values_of(words)}
     missing = [*_missing_places(parser, words), *(k for k in parser.needed if k not in given)]
     if missing:
         names = parser.written(missing[0]) if len(missing) == 1 else ", ".join(missing)
@@ -55,7 +55,7 @@ def _faults(parser: Parser, words: list[str], configs: Configs) -> Iterator[Inpu
 
 
 def _in_flags(parser: Parser, words: list[str]) -> Iterator[InputError]:
-    for flag, text in _values(words):
+    for flag, text in values_of(words):
         key = parser.key_of(flag)
         if flag in ("--help", "-h", "--config", "--print_config") and flag in parser.flags:
             if flag == "--config" and text is None:
@@ -106,7 +106,7 @@ def _loaded(text: str) -> object:
     return value
 
 
-def _values(words: list[str]) -> Iterator[tuple[str, str | None]]:
+def values_of(words: list[str]) -> Iterator[tuple[str, str | None]]:
     """Flags and their values; None if there is none."""
     before = words[: words.index("--")] if "--" in words else words
     for word, following in zip(before, [*before[1:], "--"], strict=False):

@@ -63,10 +63,6 @@ class Blank:
         """The hidden tokens."""
         return self.ids[self.start : self.stop]
 
-    def without_right(self) -> Blank:
-        """The same blank without the text after it, for autoregressive models."""
-        return replace(self, ids=self.ids[: self.stop])
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -187,7 +183,8 @@ def _causal(method: AR, blanks: Sequence[Blank], size: int, advance: Progress) -
     """Exact nats and the most probable tokens, each given the true ones before it."""
     right = torch.zeros(len(blanks), dtype=torch.bool)
     nats = torch.zeros(1, len(blanks), dtype=torch.float64)
-    for batch in _batches([blank.without_right() for blank in blanks], size, method):
+    seen = [replace(blank, ids=blank.ids[: blank.stop]) for blank in blanks]
+    for batch in _batches(seen, size, method):
         queries = Queries(*batch.hidden.nonzero(as_tuple=True))
         logits = method.network(method.shifted(batch.tokens), queries=queries)
         log_probs, target = method.log_probabilities(logits), batch.tokens[batch.hidden]

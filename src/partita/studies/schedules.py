@@ -71,16 +71,11 @@ def schedule_table(found: Extremes) -> Table:
     for title in ("smallest w", "token", "id", "largest w", "token", "id"):
         table.add_column(title, justify="left" if title == "token" else "right")
     for index in range(max(len(found.smallest), len(found.largest))):
-        cells: list[Text] = []
-        for side in (found.smallest, found.largest):
-            cells += _cells(side[index]) if index < len(side) else [Text("")] * 3
-        table.add_row(*cells)
+        sides = [side[index : index + 1] for side in (found.smallest, found.largest)]
+        cells = [(f"{s.exponent:.4f}", repr(s.text), str(s.token)) for side in sides for s in side]
+        # As texts: a token such as [bold] is not markup.
+        table.add_row(*(Text(cell) for row in cells for cell in row))
     return table
-
-
-def _cells(row: TokenSchedule) -> list[Text]:
-    """Cells of plain text: a token such as [bold] is not markup."""
-    return [Text(f"{row.exponent:.4f}"), Text(repr(row.text)), Text(str(row.token))]
 
 
 def draw_schedules(
