@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, Generic, TypeVar
 
 from partita.errors import InputError, described, fits, suggestion
@@ -68,11 +68,17 @@ def checked_options(
     name: str,
     known: Mapping[str, Option],
     given: Mapping[str, Any],
+    others: Mapping[str, Mapping[str, Option]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The given options, after a check of their names and types."""
+    """The given options, after a check of their names and types.
+
+    `others` are the options of other things like this one, which an error may point to.
+    """
     takes = f"it takes: {', '.join(known) or 'none'}"
     for key, value in given.items():
         if key not in known:
+            having = " and ".join(other for other in others if key in others[other])
+            takes += f" ({key} is for {having})" if having else ""
             remedy = f"{suggestion(key, known)} {takes}".lstrip()
             raise InputError(f"{argument}.{key}", f"{name} has no such choice", remedy)
         kind = known[key].kind

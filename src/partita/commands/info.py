@@ -11,11 +11,14 @@ from rich.table import Table
 
 from partita.commands.parsing import MODEL, reader
 from partita.commands.terminal import Terminal, print_json
+from partita.config.method import parameters_of
 from partita.config.migration import saved_recipe
 from partita.config.recipe import flatten
 from partita.files import format
+from partita.methods import METHODS
 from partita.models import checkpoints
 from partita.models.find import read_found
+from partita.samplers.front import fitting_samplers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,19 @@ def print_facts(console: Terminal, facts: dict[str, Any]) -> None:
         console.say(f"checkpoints: {', '.join(facts['checkpoints'])}")
     for section in ("recipe", "provenance", "state", "checksums"):
         table = Table(title=section, title_justify="left", show_header=False, box=None)
+        usual = _defaults_of_the_method(facts[section]) if section == "recipe" else {}
         for key, value in flatten(facts[section]).items():
-            table.add_row(key, str(value))
+            table.add_row(key, usual.get(key, "not set") if value is None else str(value))
         console.print(table)
+
+
+def _defaults_of_the_method(recipe: dict[str, Any]) -> dict[str, str]:
+    """What holds where a recipe leaves a choice to its method."""
+    name = recipe.get("method", {}).get("name")
+    if name not in METHODS:  # it may be a user's, whose file is not loaded
+        return {}
+    sampler = fitting_samplers(METHODS[name].family)[0]
+    own = f"the default of {name}"
+    return {f"method.{key}": own for key in parameters_of(name)} | {
+        "sampling.sampler": f"{sampler}, {own}"
+    }

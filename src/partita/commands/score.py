@@ -82,6 +82,8 @@ def run(words: Sequence[str]) -> None:
         return
     console = Terminal()
     console.print(table(texts, scores, exact=model.exact))
+    if not model.exact:
+        console.say("± is the standard error of the estimate; more --replicates make it smaller.")
     if any(windows_of(model, score) > 1 for score in scores):
         console.say(
             f"A text of more than {model.length} tokens is cut into windows of so many, each "
