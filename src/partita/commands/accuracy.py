@@ -113,7 +113,6 @@ def run(words: Sequence[str]) -> None:
 
 
 def _questions(model: TextModel, chosen: Options, length: int) -> Questions | Choices:
-    """The questions of the file."""
     if chosen.task == "choices":
         return choices(Path(chosen.file), model.tokenizer, length, chosen.count)
     data = model.recipe.data
@@ -126,7 +125,6 @@ def _questions(model: TextModel, chosen: Options, length: int) -> Questions | Ch
 def _answers(
     model: TextModel, questions: Questions | Choices, chosen: Options, bar: Progress
 ) -> dict[str, Any]:
-    """The model's accuracy and bits."""
     fill = isinstance(questions, Questions)
     blanks = questions.blanks
     task = bar.add_task(chosen.task, total=len(blanks) * (2 if fill else 1))
@@ -153,7 +151,6 @@ def _answers(
 
 
 def _table(results: dict[str, Any]) -> Table:
-    """The results as a table."""
     shown = Table("", "", show_header=False)
     cut = f", {results['cut']} texts cut at the left" if results["cut"] else ""
     cut += f", {results['left_out']} too long and left out" if results["left_out"] else ""

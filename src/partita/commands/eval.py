@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partita.commands.own_options import check_own, own_options, with_own
-from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.parsing import MODEL, check_own, own_options, reader
 from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.errors import naming, require, require_ints
@@ -54,45 +53,35 @@ class Options(Manner):
 
     def asked(self) -> Evaluation:
         """The request, in the form that modalities take."""
-        return Evaluation(
-            file=self.file,
-            limit=self.limit,
-            replicates=self.replicates,
-            samples=self.samples,
-            how=self.drawing(),
-            seed=self.seed,
-            device=self.device,
-            quiet=self.json,
-        )
+        names = ("file", "limit", "replicates", "samples", "seed", "device")
+        same = {name: getattr(self, name) for name in names}
+        return Evaluation(**same, how=self.drawing(), quiet=self.json)
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "eval",
-        "Evaluate a model. On a text (any that `partita train` reads): bits per character and\n"
-        "perplexity per token, with the standard error of the estimate. On texts that the model\n"
-        "writes: perplexity under a judge (an autoregressive model of yours), entropy, distinct\n"
-        "n-grams, and the share of words that the training text has. A model of images: bits per\n"
-        "dimension of the test images of a set; of images that it draws the share that a\n"
-        "classifier trained on the set takes for their class, and the Fréchet distance by its\n"
-        "features.",
-        [
-            "partita eval runs/notes-mdlm test.txt",
-            "partita eval default test.txt",
-            "partita eval runs/notes-mdlm test.txt --judge runs/judge --samples 256",
-            "partita eval runs/notes-mdlm --samples 64 --words notes.txt --out results.json",
-            "partita eval runs/notes-mdlm test.txt --samples 0 --profile profile.png",
-            "partita eval default test.txt --limit 2000 --samples 0 --order left-to-right",
-            "partita eval runs/digits-pgm digits --samples 500 --guidance 2 --steps 16",
-            "partita eval runs/digits-pgm digits --steps 8 --options.schedule linear",
-        ],
-    )
-    every = with_own(Options, OWN)
-    add_options(
-        parser, every, model=MODEL, file="?a text or a set of images to measure the likelihood of"
-    )
-    return parse(parser, words, every)
+options = reader(
+    "eval",
+    "Evaluate a model. On a text (any that `partita train` reads): bits per character and\n"
+    "perplexity per token, with the standard error of the estimate. On texts that the model\n"
+    "writes: perplexity under a judge (an autoregressive model of yours), entropy, distinct\n"
+    "n-grams, and the share of words that the training text has. A model of images: bits per\n"
+    "dimension of the test images of a set; of images that it draws the share that a\n"
+    "classifier trained on the set takes for their class, and the Fréchet distance by its\n"
+    "features.",
+    [
+        "partita eval runs/notes-mdlm test.txt",
+        "partita eval default test.txt",
+        "partita eval runs/notes-mdlm test.txt --judge runs/judge --samples 256",
+        "partita eval runs/notes-mdlm --samples 64 --words notes.txt --out results.json",
+        "partita eval runs/notes-mdlm test.txt --samples 0 --profile profile.png",
+        "partita eval default test.txt --limit 2000 --samples 0 --order left-to-right",
+        "partita eval runs/digits-pgm digits --samples 500 --guidance 2 --steps 16",
+        "partita eval runs/digits-pgm digits --steps 8 --options.schedule linear",
+    ],
+    Options,
+    own=OWN,
+    model=MODEL,
+    file="?a text or a set of images to measure the likelihood of",
+)
 
 
 def run(words: Sequence[str]) -> None:

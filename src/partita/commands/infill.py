@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from partita.commands.declared import Parser
-from partita.commands.own_options import check_own, own_options, with_own
 from partita.commands.parsing import (
     MODEL,
     OPTIONAL_MODEL,
     add_options,
+    check_own,
     count_places,
     make_parser,
+    own_options,
     parse,
+    with_own,
 )
 from partita.commands.sample import Drawing, print_drawn, watched
 from partita.commands.terminal import Terminal

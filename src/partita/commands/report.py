@@ -99,8 +99,7 @@ def _schedules(method: GenMD4, model: TextModel, chosen: Options) -> tuple[dict[
         console.print("alpha(t) = 1 - t^w: a large w is revealed early, a small one late")
         console.print(schedule_table(found))
     if can_plot():
-        few = min(chosen.count, 5)
-        draw_schedules(method, model.tokenizer, chosen.out or SCHEDULES, few, among)
+        draw_schedules(method, found, chosen.out or SCHEDULES)
     return asdict(found), SCHEDULES
 
 

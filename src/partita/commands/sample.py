@@ -7,14 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from partita.commands.own_options import check_own, own_options, with_own
 from partita.commands.parsing import (
     OPTIONAL_MODEL,
     Shared,
-    add_options,
+    check_own,
     flags_of,
-    make_parser,
-    parse,
+    own_options,
+    reader,
 )
 from partita.commands.show import animated
 from partita.commands.terminal import Terminal, print_json
@@ -107,26 +106,24 @@ class Options(Drawing):
     model: str | None = None
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "sample",
-        "Write texts with a trained model, or draw images with one of images (into --out).\n"
-        "--label each draws --count images of each class. Without a model, the one in this\n"
-        "installation is used, if there is one.",
-        [
-            "partita sample",
-            "partita sample --prompt 'The city lies on the river' --count 2 --length 64 --show",
-            "partita sample runs/notes-mdlm --count 3",
-            "partita sample runs/notes-mdlm --show --sampler confidence --steps 16",
-            "partita sample runs/notes-mdlm --prompt 'Once upon a time' --temperature 0.7",
-            "partita sample runs/notes-mdlm --sampler blocks --length 500 --json",
-            "partita sample runs/digits-pgm --label each --count 8 --guidance 2 --out digits.png",
-        ],
-    )
-    every = with_own(Options, OWN)
-    add_options(parser, every, model=OPTIONAL_MODEL)
-    return parse(parser, words, every)
+options = reader(
+    "sample",
+    "Write texts with a trained model, or draw images with one of images (into --out).\n"
+    "--label each draws --count images of each class. Without a model, the one in this\n"
+    "installation is used, if there is one.",
+    [
+        "partita sample",
+        "partita sample --prompt 'The city lies on the river' --count 2 --length 64 --show",
+        "partita sample runs/notes-mdlm --count 3",
+        "partita sample runs/notes-mdlm --show --sampler confidence --steps 16",
+        "partita sample runs/notes-mdlm --prompt 'Once upon a time' --temperature 0.7",
+        "partita sample runs/notes-mdlm --sampler blocks --length 500 --json",
+        "partita sample runs/digits-pgm --label each --count 8 --guidance 2 --out digits.png",
+    ],
+    Options,
+    own=OWN,
+    model=OPTIONAL_MODEL,
+)
 
 
 def run(words: Sequence[str]) -> None:

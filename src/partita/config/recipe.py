@@ -129,7 +129,6 @@ def _filled(default: T, content: object, prefix: str = "") -> T:
 
 @cache
 def _kinds(section: type) -> dict[str, Any]:
-    """The fields of a dataclass and their types."""
     return get_type_hints(section)
 
 

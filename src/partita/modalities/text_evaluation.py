@@ -218,7 +218,6 @@ def add_likelihood(shown: Table, likelihood: dict[str, Any]) -> None:
 
 
 def _add_order(shown: Table, cost: dict[str, Any]) -> None:
-    """The exact bits in an order."""
     drawn = " for the orders of this seed" if cost["order"] == "random" else ""
     shown.add_row(heading(cost["order"]), f"one token at a time (exact{drawn})")
     for key in ("bits_per_character", "bits_per_byte", "bits_per_token"):

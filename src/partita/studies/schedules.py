@@ -78,23 +78,17 @@ def schedule_table(found: Extremes) -> Table:
     return table
 
 
-def draw_schedules(
-    method: GenMD4,
-    tokenizer: Tokenizer,
-    path: str | Path,
-    count: int = 5,
-    among: set[int] | None = None,
-) -> Extremes:
-    """Write a picture (PNG) of alpha_i(t) of the extreme tokens; return those tokens."""
+def draw_schedules(method: GenMD4, found: Extremes, path: str | Path, count: int = 5) -> None:
+    """Write a picture (PNG) of alpha_i(t) of the extreme tokens, at most `count` on each side."""
     path = Path(path)
     check_file(path, "path")
-    found = extremes(method, tokenizer, count, among)
     times = torch.linspace(0, 1, 201, dtype=torch.float64)
     with torch.no_grad():
         alpha = method.alpha(times.to(method.raw.device)).cpu().numpy()
     with picture(path, 8, 5) as (figure, (axes,)):
         maps = matplotlib().colormaps
-        for side, colors in ((found.smallest, "Blues"), (found.largest, "Oranges")):
+        for every, colors in ((found.smallest, "Blues"), (found.largest, "Oranges")):
+            side = every[:count]
             for rank, row in enumerate(side):
                 color = maps[colors](0.95 - 0.55 * rank / len(side))
                 axes.plot(times.numpy(), alpha[:, row.token], color=color, label=_label(row))
@@ -102,7 +96,6 @@ def draw_schedules(
         axes.set(xlabel="t", ylabel="share that is visible, alpha(t)")
         axes.grid(alpha=0.3)
         figure.legend(loc="outside right upper", fontsize="small", title="smallest w, largest w")
-    return found
 
 
 def _label(row: TokenSchedule) -> str:
