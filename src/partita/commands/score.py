@@ -115,23 +115,19 @@ def windows_of(model: TextModel, score: Score) -> int:
 
 def as_json(model: TextModel, text: str, score: Score) -> dict[str, object]:
     """One score as JSON; null for what an empty text does not have."""
-    bound = score.bound
+    owners = {"bits": score, "bits_per_character": score, "perplexity": score.bound}
     numbers = {
-        "bits": score.bits,
-        "bits_error": score.bits_error,
-        "bits_per_character": score.bits_per_character,
-        "bits_per_character_error": score.bits_per_character_error,
-        "perplexity": bound.perplexity,
-        "perplexity_error": bound.perplexity_error,
+        name: getattr(owner, name)
+        for number, owner in owners.items()
+        for name in (number, f"{number}_error")
     }
-    given = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     return {
         "text": text,
         "exact": model.exact,
         "windows": windows_of(model, score),
-        "tokens": bound.tokens,
+        "tokens": score.bound.tokens,
         "characters": score.characters,
-        **given,
+        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
     }
 
 

@@ -121,13 +121,8 @@ class ImageClassifier:
     def save(self, folder: str | Path, provenance: dict[str, Any] | None = None) -> None:
         """Write a folder that `load` reads; it is written atomically."""
         network = self.network
-        shape = {
-            "channels": network.channels,
-            "size": list(network.size),
-            "classes": list(self.classes),
-            "width": network.width,
-            "dimension": network.dimension,
-        }
+        shape = {name: getattr(network, name) for name in ("channels", "width", "dimension")}
+        shape |= {"size": list(network.size), "classes": list(self.classes)}
         config = {"library": "partita", "version": __version__, "data": self.data}
         weights = {name: t.detach().cpu() for name, t in network.state_dict().items()}
         config |= {"classifier": shape, "provenance": provenance or {}}  # type: ignore[dict-item]
@@ -162,15 +157,9 @@ def _described(shape: Mapping[str, Any]) -> tuple[ClassifierNetwork, tuple[str, 
     for name, kind in _KINDS.items():
         require(fits(shape.get(name), kind), name, f"is no {kind.__name__}")
     classes, size = tuple(map(str, shape["classes"])), stored_size(shape["size"])
+    sizes = {name: shape[name] for name in ("width", "dimension")}
     with torch.device("meta"):
-        network = ClassifierNetwork(
-            shape["channels"],
-            size,
-            len(classes),
-            width=shape["width"],
-            dimension=shape["dimension"],
-        )
-    return network, classes
+        return ClassifierNetwork(shape["channels"], size, len(classes), **sizes), classes
 
 
 # Training ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ Two sets of features are compared as if each were Gaussian. The distance between
 (squared, as is usual). Three things to know before using a number:
 
 - It depends on the network: only distances by the same network can be compared, so every result
-  names it. "FID" means one network only, the Inception of 2015 (`inception`).
+  names it. "FID" means one network only, the Inception of 2015 (`Inception`).
 - It is biased: on finite sets it is too large, even for two halves of the same data, by an amount
   that falls about as 1 / count and that differs between models. Compare at equal counts, and report
   beside it the distance between two sets of real images of the same sizes.
