@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -116,6 +116,12 @@ def require(condition: bool, argument: str, problem: str, remedy: str = "") -> N
 def require_known(value: object, known: Collection[str], argument: str) -> None:
     """Refuse a name that is not among the known ones, which the error lists."""
     require(value in known, argument, f"unknown name {value!r}", f"known: {', '.join(known)}")
+
+
+def require_once(values: Sequence[object], argument: str) -> None:
+    """Refuse a list in which a value is there several times."""
+    twice = next((value for value in values if values.count(value) > 1), None)
+    require(twice is None, argument, f"{twice!r} is there twice", "give it once")
 
 
 def suggestion(word: object, known: Iterable[str], shown: str = "{}") -> str:

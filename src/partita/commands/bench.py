@@ -14,7 +14,15 @@ from partita.commands import NOTHING_SAVED
 from partita.commands.parsing import reader
 from partita.commands.terminal import Terminal, print_json, save_json, telling
 from partita.devices import choose_device
-from partita.errors import leaves, naming, require, require_int, require_ints, require_known
+from partita.errors import (
+    leaves,
+    naming,
+    require,
+    require_int,
+    require_ints,
+    require_known,
+    require_once,
+)
 from partita.execution.choice import check_speed
 from partita.files.atomic import check_file
 from partita.networks.kind_options import KindOptions
@@ -84,9 +92,8 @@ class Options:
         require(self.speeds != [], "--speeds", "is empty", f"known: {', '.join(SPEEDS)}")
         for speed in self.speeds or ():
             check_speed(speed, "--speeds", SPEEDS)
-        for flag, names in (("subjects", self.subjects), ("--speeds", self.speeds or [])):
-            twice = next((name for name in names if names.count(name) > 1), None)
-            require(twice is None, flag, f"{twice!r} is there twice", "once is enough")
+        require_once(self.subjects, "subjects")
+        require_once(self.speeds or [], "--speeds")
         grows = "growth" in self.subjects
         some = any(getattr(self, f"growth_{axis}") for axis in AXES)
         require(some or not grows, "subjects", "growth has no axis left", "give one some numbers")

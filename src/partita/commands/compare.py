@@ -17,7 +17,7 @@ from rich.table import Table
 from partita.commands.parsing import reader
 from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, passing_bar, print_json, save_json
-from partita.errors import naming, require, require_int, require_ints
+from partita.errors import naming, require, require_int, require_ints, require_once
 from partita.evaluation.judging import (
     BATCH,
     Identified,
@@ -66,8 +66,7 @@ class Options(Manner):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.models), "models", "none is given", "name one or more")
-        twice = next((name for name in self.models if self.models.count(name) > 1), None)
-        require(twice is None, "models", f"{twice} is there twice", "name it once")
+        require_once(self.models, "models")
         require(bool(self.steps), "--steps", "is empty", "give a list such as [8,64]")
         for steps in self.steps:
             require_int(steps, "--steps")
@@ -75,14 +74,12 @@ class Options(Manner):
         with naming({"schedule": "--schedules"}):
             for schedule in self.schedules or ():
                 make_schedule(schedule)
-        again = len(set(self.schedules or ())) < len(self.schedules or ())
-        require(not again, "--schedules", "a name is there twice", "give each once")
+        require_once(self.schedules or [], "--schedules")
         require_ints(self, "--", samples=2, length=1, batch_size=1)
         check_speed(self.speed, "--speed")
         same = self.picture is not None and self.picture == self.out
         require(not same, "--picture", "is the same file as --out", "name another")
-        again = len(set(self.steps)) < len(self.steps)
-        require(not again, "--steps", "a number is there twice", "give each once")
+        require_once(self.steps, "--steps")
         check_file(self.picture, "--picture", ".png")
         check_file(self.out, "--out")
         if self.picture is not None:

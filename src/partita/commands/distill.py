@@ -147,28 +147,21 @@ def run(words: Sequence[str]) -> int:
     console, device = Terminal(), rounds[0].run.device
     places = [checkpoints.round_folder(folder, number) for number in range(1, len(rounds) + 1)]
     with remembering(*places), naming(NAMES | {"device": "run.device"}), joined(device) as world:
-        stopped_by = _run(rounds, folder, console)
+        stopped_by = 0
+        with Signals(announce) as signals:
+            for recipe, place in zip(rounds, places, strict=True):
+                with RoundDisplay(console, recipe) as display:
+                    stopped_by = train(recipe, place, display, signals)
+                if display.info is not None and stopped_by:  # the first of the processes
+                    display.farewell(stopped_by)
+                if stopped_by:
+                    break
         if world.first and not stopped_by:
-            done = checkpoints.round_folder(folder, len(rounds))
-            console.say(f"Done. Model of the last round: {done}")
-            console.say(f"Try: {program()} sample {done}")
+            console.say(f"Done. Model of the last round: {places[-1]}")
+            console.say(f"Try: {program()} sample {places[-1]}")
     code = 128 + stopped_by if stopped_by else 0
     leave(code)
     return code
-
-
-def _run(rounds: Sequence[Recipe], folder: Path, console: Terminal) -> int:
-    """Run all rounds; return 0, or the number of the signal that stopped one."""
-    with Signals(announce) as signals:
-        for recipe in rounds:
-            place = checkpoints.round_folder(folder, recipe.distillation.round)
-            with RoundDisplay(console, recipe) as display:
-                stopped_by = train(recipe, place, display, signals)
-            if display.info is not None and stopped_by:  # the first of the processes
-                display.farewell(stopped_by)
-            if stopped_by:
-                return stopped_by
-    return 0
 
 
 class RoundDisplay(Display):
