@@ -158,22 +158,20 @@ def _batches(
     same_size: bool = False,
 ) -> Iterator[_Batch]:
     """Batches of blanks with texts of one length (and, if `same_size`, blanks of one size)."""
+    device = next(method.parameters()).device
     groups: dict[tuple[int, int], list[int]] = {}
     for number in range(len(blanks)) if numbers is None else numbers:
         blank = blanks[number]
         groups.setdefault((len(blank.ids), blank.size if same_size else 0), []).append(number)
     for _, group in sorted(groups.items()):
         for first in range(0, len(group), size):
-            yield _batch(blanks, group[first : first + size], next(method.parameters()).device)
-
-
-def _batch(blanks: Sequence[Blank], numbers: list[int], device: torch.device) -> _Batch:
-    chosen = [blanks[number] for number in numbers]
-    tokens = torch.tensor([blank.ids for blank in chosen], dtype=torch.int64)
-    starts, stops = (torch.tensor([getattr(b, end) for b in chosen]) for end in ("start", "stop"))
-    positions = torch.arange(tokens.shape[1])
-    hidden = (positions >= starts[:, None]) & (positions < stops[:, None])
-    return _Batch(torch.tensor(numbers), tokens.to(device), hidden.to(device))
+            batch = torch.tensor(group[first : first + size])
+            chosen = [blanks[number] for number in batch.tolist()]
+            tokens = torch.tensor([blank.ids for blank in chosen], dtype=torch.int64)
+            starts, stops = torch.tensor([[blank.start, blank.stop] for blank in chosen]).T
+            positions = torch.arange(tokens.shape[1])
+            hidden = (positions >= starts[:, None]) & (positions < stops[:, None])
+            yield _Batch(batch, tokens.to(device), hidden.to(device))
 
 
 # Autoregressive models ---------------------------------------------------------------------------
