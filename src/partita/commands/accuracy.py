@@ -15,7 +15,7 @@ from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.data.documents import Corpus
 from partita.errors import naming, require, require_ints, require_known
 from partita.evaluation.cloze import answered, require_answering
-from partita.evaluation.judging import load_identified
+from partita.evaluation.quality import load_identified
 from partita.evaluation.questions import (
     Choices,
     Questions,

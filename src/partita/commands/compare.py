@@ -18,15 +18,15 @@ from partita.commands.parsing import reader
 from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, passing_bar, print_json, save_json
 from partita.errors import naming, require, require_int, require_ints, require_once
-from partita.evaluation.judging import (
+from partita.evaluation.quality import (
     BATCH,
     Identified,
+    entropy_nats,
     judged,
     load_identified,
     load_judge,
     written,
 )
-from partita.evaluation.quality import entropy_nats
 from partita.execution.choice import check_speed
 from partita.files.atomic import check_file
 from partita.models.saved import tokenizer_files

@@ -10,7 +10,7 @@ from partita.commands.parsing import MODEL, check_own, own_options, reader
 from partita.commands.sample import Manner
 from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.errors import naming, require, require_ints
-from partita.evaluation.judging import load_any
+from partita.evaluation.quality import load_any
 from partita.files.atomic import check_file
 from partita.modalities import modality_of
 from partita.modalities.base import Evaluation

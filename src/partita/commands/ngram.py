@@ -21,8 +21,14 @@ from partita.data.documents import Corpus
 from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_ints
-from partita.evaluation.judging import Identified, described, load_identified, load_judge, written
-from partita.evaluation.quality import known_words
+from partita.evaluation.quality import (
+    Identified,
+    described,
+    known_words,
+    load_identified,
+    load_judge,
+    written,
+)
 from partita.evaluation.questions import Questions, blank_results, last_words, words_inside
 from partita.files.atomic import check_file
 from partita.modalities.base import heading, spread

@@ -20,8 +20,7 @@ from partita.data.documents import Corpus
 from partita.data.prepare import cache_key
 from partita.data.scored_rows import corpus_rows, whole_rows
 from partita.errors import InputError, naming, require
-from partita.evaluation.judging import described, load_judge, written
-from partita.evaluation.quality import known_words
+from partita.evaluation.quality import described, known_words, load_judge, written
 from partita.files.names import PREFIX
 from partita.likelihood.bounds import nelbo
 from partita.likelihood.orders import order_likelihood, require_ordered
