@@ -176,7 +176,7 @@ class Stage(NamedTuple):
     def fill(self, prompt: Prompt) -> None:
         """Fill in the blanks several times; the known tokens never change."""
         self.console.print(heading("Filling in"), "the blanks, three times:")
-        how = {"prompt": prompt, "sampler": "first-hitting", "temperature": 0.7}
+        how: dict[str, Any] = {"prompt": prompt, "sampler": "first-hitting", "temperature": 0.7}
         drawn = sample(self.method, 3, seed=self.seed, **how)
         known = prompt.known[0]
         self._show(prompt.tokens[0], known, set())

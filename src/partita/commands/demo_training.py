@@ -40,9 +40,10 @@ def trained(
 ) -> MDLM:
     """Train a model on some texts, and print what it has learned."""
     torch.manual_seed(seed)
-    vocab_size = tokenizer.vocab_size + 1  # with the mask
-    sizes = {"length": LENGTH, "width": 128, "depth": 2, "heads": 4}
-    method = MDLM(Transformer(TransformerConfig(vocab_size=vocab_size, mlp="relu2", **sizes)))
+    config = TransformerConfig(
+        vocab_size=tokenizer.vocab_size + 1, length=LENGTH, width=128, depth=2, heads=4, mlp="relu2"
+    )
+    method = MDLM(Transformer(config))
     stream = torch.tensor([i for text in texts for i in tokenizer.encode(text + "\n")])
     parameters = sum(p.numel() for p in method.parameters())
     console.print(
