@@ -113,12 +113,16 @@ class Registry(Generic[T]):
         """Decorator: `@SCHEDULES.register("linear")`."""
 
         def register(entry: T) -> T:
-            if name in self._entries:
-                raise KeyError(f"{self.argument} {name!r} is registered twice")
-            self._entries[name] = entry
+            self.add(name, entry)
             return entry
 
         return register
+
+    def add(self, name: str, entry: T) -> None:
+        """Register an entry under a name."""
+        if name in self._entries:
+            raise KeyError(f"{self.argument} {name!r} is registered twice")
+        self._entries[name] = entry
 
     def __getitem__(self, name: str) -> T:
         if name not in self:

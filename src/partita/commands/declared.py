@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
@@ -21,15 +20,6 @@ class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
         return super()._expand_help(action).replace(" | null", "").replace(", default: null", "")
 
 
-@dataclass(frozen=True)
-class Place:
-    """A positional argument."""
-
-    name: str
-    nargs: str | None = None
-    """None for one required word, "?" for an optional one, "*" for any number."""
-
-
 class Parser(ArgumentParser):
     """jsonargparse's parser, which records its options, so that error messages can name them."""
 
@@ -40,7 +30,9 @@ class Parser(ArgumentParser):
         """Keys that contain other keys."""
         self.aliases: dict[str, str] = {}
         """Flags that are named otherwise than their key, with that key."""
-        self.places: list[Place] = []
+        self.places: dict[str, str | None] = {}
+        """Positional arguments: None for one required word, "?" for an optional one, "*" for any
+        number."""
         self.needed: list[str] = []
         """Keys whose flags must be given."""
         self.recipe = recipe
@@ -60,7 +52,7 @@ class Parser(ArgumentParser):
             if about.get("required"):
                 self.needed.append(key)
         else:
-            self.places.append(Place(name, about.get("nargs")))
+            self.places[name] = about.get("nargs")
         self.add_argument(name, type=type, **about)
 
     def add_class_arguments(

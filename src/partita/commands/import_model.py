@@ -135,17 +135,13 @@ def find_tokenizer(name: str) -> Tokenizer:
 def report(console: Terminal, model: TextModel, out: Path) -> None:
     """Print a summary of the model, and what to do with it."""
     facts = model.provenance
-    parameters = sum(parameter.numel() for parameter in model.method.parameters())
-    rows = {
-        "method": f"{model.recipe.method.name} ({facts['detected']})",
-        "parameters": f"{parameters:,}",
-        "network": network_in_words(model.recipe),
-        "weights": facts["weights"],
-        "tokenizer": f"{model.recipe.tokenizer.name}, {model.tokenizer.vocab_size:,} tokens",
-    }
+    tokenizer = f"{model.recipe.tokenizer.name}, {model.tokenizer.vocab_size:,} tokens"
     table = Table(show_header=False, box=None)
-    for name, value in rows.items():
-        table.add_row(name, value)
+    table.add_row("method", f"{model.recipe.method.name} ({facts['detected']})")
+    table.add_row("parameters", f"{model.parameter_count:,}")
+    table.add_row("network", network_in_words(model.recipe))
+    table.add_row("weights", facts["weights"])
+    table.add_row("tokenizer", tokenizer)
     console.say(f"Imported to {out}")
     console.print(table)
     console.say(f"Try: partita sample {out}")

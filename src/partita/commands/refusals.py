@@ -84,7 +84,7 @@ def _in_files(parser: Parser, configs: Configs) -> Iterator[InputError]:
             elif (above := parser.key_of(f"--{key}")) is not None:  # inside a dictionary
                 inside = {key.removeprefix(f"{above}."): value}
                 yield from _misfit(parser, above, inside, value)
-            elif key not in (place.name for place in parser.places):
+            elif key not in parser.places:
                 yield _unknown(parser, key, "key", [*parser.kinds, *parser.sections])
 
 
@@ -154,10 +154,9 @@ def _in_places(parser: Parser, words: list[str]) -> Iterator[InputError]:
     """Yield an error for a surplus positional argument, or one separated from the others."""
     groups = free_words(words)
     free = [word for group in groups for word in group]
-    required = [place for place in parser.places if place.nargs is None]
-    open_end = any(place.nargs == "*" for place in parser.places)
-    number = len(free) if open_end else len(parser.places)
-    if len(groups) > 1 and len(required) <= len(groups[0]) < len(free):
+    counts = [*parser.places.values()]
+    number = len(free) if "*" in counts else len(counts)
+    if len(groups) > 1 and counts.count(None) <= len(groups[0]) < len(free):
         number = min(number, len(groups[0]))
     for word in free[number : number + 1]:
         yield _too_many(parser, words, word)
@@ -176,9 +175,6 @@ def _too_many(parser: Parser, words: list[str], word: str) -> InputError:
 def _missing_places(parser: Parser, words: list[str]) -> list[str]:
     """The names of missing positional arguments: argparse fills as many as it can, in order."""
     free = sum(map(len, free_words(words)))
-    needs = accumulate(int(place.nargs is None) for place in parser.places)
-    return [
-        place.name
-        for place, need in zip(parser.places, needs, strict=True)
-        if need > free and place.nargs != "?"
-    ]
+    needs = accumulate(int(count is None) for count in parser.places.values())
+    places = zip(parser.places.items(), needs, strict=True)
+    return [name for (name, count), need in places if need > free and count != "?"]
