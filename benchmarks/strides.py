@@ -24,8 +24,7 @@ from verbs import keep
 from partita.data.documents import Corpus
 from partita.data.scored_rows import token_stream
 from partita.errors import InputError
-from partita.evaluation.judging import written
-from partita.evaluation.quality import entropy_nats
+from partita.evaluation.quality import entropy_nats, written
 from partita.files import format
 from partita.likelihood.bounds import standard_error
 from partita.models.default import WEIGHTS

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partita.moved import know_old_names, today_of
+from partita.moved import know_old_names, name_of_before
 from partita.version import __version__
 
 __all__ = [
@@ -71,7 +73,7 @@ __all__ = [
     "train",
 ]
 
-# For type checkers and editors. At run time modules load on first use, by the table below.
+# For type checkers and editors; at run time each of these modules loads on first use.
 if TYPE_CHECKING:
     from partita.config.data import DataOptions, TokenizerOptions
     from partita.config.method import MethodOptions
@@ -120,6 +122,7 @@ if TYPE_CHECKING:
         TransformerOptions,
     )
     from partita.networks.flexible import FlexibleTransformer
+    from partita.networks.old_names import DecoderOptions  # noqa: F401 - for one more version
     from partita.networks.unet import UNet
     from partita.networks.vectors import VectorNetwork, VectorTransformer
     from partita.randomness import Noise
@@ -130,58 +133,22 @@ if TYPE_CHECKING:
     from partita.training.loop import fit
     from partita.training.runner import train
 
-_MODULES = {
-    "partita.config.data": "DataOptions TokenizerOptions",
-    "partita.data.tokenizers": "BPETokenizer ByteTokenizer CharacterTokenizer",
-    "partita.distillation.options": "DistillationOptions",
-    "partita.errors": "InputError",
-    "partita.likelihood.enumeration": "exact_log_likelihood",
-    "partita.contracts.batch": "Batch",
-    "partita.contracts.estimate": "Estimate",
-    "partita.likelihood.bounds": "nelbo",
-    "partita.likelihood.orders": "order_likelihood",
-    "partita.models.image_model": "ImageModel",
-    "partita.models.score": "Score",
-    "partita.models.text_model": "TextModel",
-    "partita.models.trained": "TrainedModel load",
-    "partita.methods": (
-        "AR D3PM DDPM MD4 MDLM PGM SEDD ComplementaryMDLM EmbeddingDDPM FlexMDM GenMD4 "
-        "MaskGIT UniformSEDD"
-    ),
-    "partita.methods.ddpm": "bits_per_dimension",
-    "partita.config.method": "MethodOptions",
-    "partita.networks": (
-        "CausalTransformer Network PartitionNetwork PartitionTransformer "
-        "PatchTransformer PixelUNet Transformer TransformerConfig TransformerOptions"
-    ),
-    "partita.networks.flexible": "FlexibleTransformer",
-    "partita.networks.unet": "UNet",
-    "partita.networks.vectors": "VectorNetwork VectorTransformer",
-    "partita.randomness": "Noise",
-    "partita.config.recipe": "Recipe",
-    "partita.contracts.prompt": "Prompt",
-    "partita.samplers": "guided",
-    "partita.execution.choice": "sample",
-    "partita.samplers.gaussian": "sample_ddpm",
-    "partita.config.sampling": "SamplingOptions",
-    "partita.schedules": "make_schedule",
-    "partita.training.loop": "fit",
-    "partita.config.training": "RunOptions TrainingOptions",
-    "partita.training.callbacks": "Callback Progress",
-    "partita.training.runner": "train",
-}
-OLD_NAMES = {"DecoderOptions": "partita.networks.old_names"}  # for one version
+
+def _homes() -> dict[str, str]:
+    """The module of each public name, by the imports above: they are written once."""
+    lines = ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    imports = [line for line in lines if isinstance(line, ast.ImportFrom)]
+    return {name.name: str(line.module) for line in imports for name in line.names}
+
+
 know_old_names()
-_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+_HOME = _homes()
 
 if not TYPE_CHECKING:  # type checkers would accept any attribute
 
     def __getattr__(name: str) -> object:
-        if name in OLD_NAMES:
-            return getattr(importlib.import_module(OLD_NAMES[name]), name)
-        name = today_of(name)
         if name not in _HOME:
-            raise AttributeError(f"module 'partita' has no attribute {name!r}")
+            return name_of_before(__name__, name)
         return getattr(importlib.import_module(_HOME[name]), name)
 
 

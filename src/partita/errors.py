@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType
 from typing import Any, get_args, get_origin
 
 MOST = 1 << 48  # larger than any size, count or number of steps that a machine can do
 MOST_SEEDS = (1 << 64) - 1
+EXACT = 1 << 53  # the whole numbers that a float holds exactly; JSON knows larger ones
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-30, 1e30  # 1 / temperature is a float32 on a GPU
 
 
@@ -66,6 +68,17 @@ def require_int(value: object, argument: str, least: int = 1, most: int = MOST) 
     require(value <= most, argument, f"must be at most {most}, got {value}")  # type: ignore[operator]
 
 
+def require_ints(options: object, section: str, **least: int) -> None:
+    """Refuse fields of a dataclass that are not whole numbers from a least one, each by its name.
+
+    None is fine where it is the default.
+    """
+    for name, low in least.items():
+        value = getattr(options, name)
+        if value is not None or getattr(type(options), name, 0) is not None:
+            require_int(value, f"{section}{name}", low)
+
+
 def require_seed(value: object, argument: str) -> None:
     """Refuse what is not a whole number of 64 bits."""
     require_int(value, argument, 0, MOST_SEEDS)
@@ -101,15 +114,25 @@ def require(condition: bool, argument: str, problem: str, remedy: str = "") -> N
 
 
 def require_known(value: object, argument: str, known: Collection[str]) -> None:
-    """Refuse a name that is none of the known ones."""
+    """Refuse a name that is not among the known ones, which the error lists."""
     require(value in known, argument, f"unknown name {value!r}", f"known: {', '.join(known)}")
+
+
+def require_once(values: Sequence[object], argument: str) -> None:
+    """Refuse a list in which a value is there several times."""
+    twice = next((value for value in values if values.count(value) > 1), None)
+    require(twice is None, argument, f"{twice!r} is there twice", "give it once")
+
+
+def suggestion(word: object, known: Iterable[str], shown: str = "{}") -> str:
+    """A question after the known name that a word is most like; empty if it is like none."""
+    near = difflib.get_close_matches(str(word), known, n=1)
+    return f"did you mean {shown.format(near[0])}?" if near else ""
 
 
 def described(kind: object) -> str:
     """A type in words."""
     known = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    if kind is NoneType:
-        return "null"
     if kind in known:
         return known[kind]
     if get_origin(kind) is dict:
@@ -117,11 +140,16 @@ def described(kind: object) -> str:
     if get_origin(kind) is list:
         numbers = get_args(kind) != (str,)
         return f"a list, such as {'[512,2048]' if numbers else '[first,second]'}"
-    return " or ".join(map(described, get_args(kind))) or str(kind)
+    # What may be None may be left out.
+    parts = [described(part) for part in get_args(kind) if part is not NoneType]
+    return " or ".join(parts) or str(kind)
 
 
 def fits(value: object, kind: object) -> bool:
-    """Whether a value read from a recipe is of an annotated type; whole numbers are numbers too."""
+    """Whether a value read from a recipe is of an annotated type.
+
+    Whole numbers are numbers too, if a float holds them exactly.
+    """
     if kind is Any:
         return True
     if kind in (None, NoneType):
@@ -132,9 +160,8 @@ def fits(value: object, kind: object) -> bool:
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
         return isinstance(value, dict) and all(fits(held, inner) for held in value.values())
-    if kind in (int, float):
-        wanted = (int,) if kind is int else (int, float)
-        return isinstance(value, wanted) and not isinstance(value, bool)
+    if kind is float and isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= EXACT
     if isinstance(kind, type):
-        return isinstance(value, kind)
+        return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     return any(fits(value, part) for part in get_args(kind))

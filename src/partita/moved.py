@@ -13,31 +13,23 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 MOVED = {
-    "commands.judging": "evaluation.judging",
+    "commands.judging": "evaluation.quality",
     "data.image_sets": "data.image_data",
     "data.options": "config.data",
     "data.reading": "files.reading",
     "data.token_source": "data.shards",
     "downloads": "files.downloads",
     "evaluation.consistency": "studies.consistency",
-    "evaluation.contestants": "studies.contestants",
     "evaluation.enumeration": "likelihood.enumeration",
-    "evaluation.growth": "studies.growth",
     "evaluation.likelihood": "likelihood.bounds",
     "evaluation.ngram": "studies.ngram",
-    "evaluation.ngram_blanks": "studies.ngram_blanks",
     "evaluation.orders": "likelihood.orders",
     "evaluation.pictures": "data.images.pictures",
     "evaluation.profile": "likelihood.profile",
-    "evaluation.roofline": "studies.roofline",
     "evaluation.schedules": "studies.schedules",
-    "evaluation.speed": "studies.speed",
     "evaluation.steps": "studies.steps",
     "evaluation.texts": "data.scored_rows",
     "fast": "execution",
-    "fast.cross_entropy": "kernels.cross_entropy",
-    "fast.evenness": "kernels.evenness",
-    "fast.kernels": "kernels",
     "hub": "models",
     "hub.format": "files.format",
     "hub.image_tokenizers": "data.saved_tokenizers",
@@ -45,8 +37,6 @@ MOVED = {
     "methods.options": "config.method",
     "methods.queries": "methods.inference",
     "models.parts": "models.assembling",
-    "migration": "config.migration",
-    "names": "files.names",
     "networks.layouts": "contracts.layouts",
     "networks.packing": "contracts.packed",
     "networks.quantisers": "networks.quantizers",
@@ -55,13 +45,10 @@ MOVED = {
     "recipe": "config.recipe",
     "samplers.canvas": "samplers.state",
     "samplers.options": "config.sampling",
-    "training.distribution": "parallel",
     "training.muon": "optim.muon",
-    "training.optimisers": "optim.optimizers",
     "training.options": "config.training",
 }
-"""Old names to new ones, below `partita`."""
-
+"""Old names of modules to new ones, below `partita`."""
 
 NAMES = {
     ("contracts.layouts", "Dense"): "contracts.layouts.DenseLayout",
@@ -69,6 +56,8 @@ NAMES = {
     ("contracts.packed", "places_of"): "contracts.packed.indices_of",
     ("contracts.packed", "Ragged"): "contracts.packed.PackedTokens",
     ("methods.base", "Loss"): "contracts.loss.Loss",
+    ("partita", "generate"): "sample_ddpm",
+    ("partita", "run_recipe"): "train",
     ("processes.corruption", "LAWS"): "processes.corruption.CORRUPTIONS",
     ("processes.corruption", "Law"): "processes.corruption.Corruption",
     ("processes.corruption", "make_law"): "processes.corruption.make_corruption",
@@ -96,25 +85,13 @@ def name_of_before(module: str, name: str) -> object:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     said = f"{module}.{name} is partita.{new} now"
     warnings.warn(said, DeprecationWarning, stacklevel=3)
-    place, _, found = new.rpartition(".")
-    return getattr(importlib.import_module(f"partita.{place}"), found)
+    place, _, found = f"partita.{new}".rpartition(".")
+    return getattr(importlib.import_module(place), found)
 
 
 def offer_old_names(module: str) -> None:
     """Let a module answer to its names of before, with a warning."""
     vars(sys.modules[module])["__getattr__"] = lambda name: name_of_before(module, name)
-
-
-RENAMED = {"generate": "sample_ddpm", "run_recipe": "train"}
-"""Old names of what `import partita` offers."""
-
-
-def today_of(name: str) -> str:
-    """The current name of something in `partita`; an old name gives a warning."""
-    new = RENAMED.get(name, name)
-    if new != name:
-        warnings.warn(f"partita.{name} is partita.{new} now", DeprecationWarning, stacklevel=3)
-    return new
 
 
 T = TypeVar("T")
@@ -129,9 +106,8 @@ def old_keywords(**today: str) -> Callable[[F], F]:
         def renamed(*given: Any, **named: Any) -> object:
             for old, new in today.items():
                 if old in named:
-                    said = (
-                        f"{function.__qualname__.removesuffix('.__init__')}: {old}= is {new}= now"
-                    )
+                    whose = function.__qualname__.removesuffix(".__init__")
+                    said = f"{whose}: {old}= is {new}= now"
                     warnings.warn(said, DeprecationWarning, stacklevel=2)
                     named[new] = named.pop(old)
             return function(*given, **named)
@@ -162,23 +138,9 @@ def today(name: str) -> str | None:
     return None
 
 
-class _Alias(Loader):
-    """Loads a module under its old name."""
+class _OldNames(MetaPathFinder, Loader):
+    """Finds and loads modules under their old names."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(self.name)
-        self._own = module.__spec__
-        warnings.warn(f"{spec.name} is {self.name} now", DeprecationWarning, stacklevel=2)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own  # which the import of the old name has replaced
-
-
-class _Finder(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
@@ -186,10 +148,20 @@ class _Finder(MetaPathFinder):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         new = today(fullname) if fullname.startswith("partita.") else None
-        return None if new is None else ModuleSpec(fullname, _Alias(new))
+        return None if new is None else ModuleSpec(fullname, self, origin=new)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(str(spec.origin))
+        spec.loader_state = module.__spec__  # which the import of the old name replaces
+        warnings.warn(f"{spec.name} is {spec.origin} now", DeprecationWarning, stacklevel=2)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
 
 def know_old_names() -> None:
     """Let imports find modules by their old names."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _OldNames())

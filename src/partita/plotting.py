@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from partita.errors import require
-from partita.files.atomic import whole_file
+from partita.files.atomic import parents_made, whole_file
 from partita.files.reading import package
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def plain_numbers(axis: Axis) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG, atomically."""
-    with whole_file(path) as partial:
+    """Write a figure as a PNG, atomically, in a folder that is made if need be."""
+    with parents_made(path), whole_file(path) as partial:
         figure.savefig(partial, dpi=120, format="png")
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, Generic, TypeVar
 
-from partita.errors import InputError, described, fits
+from partita.errors import InputError, described, fits, suggestion
 
 T = TypeVar("T")
 FROM_ELSEWHERE = ("schedule", "base")  # arguments that are not options
@@ -69,14 +68,19 @@ def checked_options(
     name: str,
     known: Mapping[str, Option],
     given: Mapping[str, Any],
+    others: Mapping[str, Mapping[str, Option]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The given options, after a check of their names and types."""
+    """The given options, after a check of their names and types.
+
+    `others` are the options of other things like this one, which an error may point to.
+    """
     takes = f"it takes: {', '.join(known) or 'none'}"
     for key, value in given.items():
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise InputError(f"{argument}.{key}", f"{name} has no such choice", f"{hint}{takes}")
+            having = " and ".join(other for other in others if key in others[other])
+            takes += f" ({key} is for {having})" if having else ""
+            remedy = f"{suggestion(key, known)} {takes}".lstrip()
+            raise InputError(f"{argument}.{key}", f"{name} has no such choice", remedy)
         kind = known[key].kind
         if kind is not None and not fits(value, kind):
             raise InputError(f"{argument}.{key}", f"must be {described(kind)}, got {value!r}")
@@ -122,11 +126,9 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self:
-            near = difflib.get_close_matches(str(name), self._entries, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(
-                self.argument, f"unknown name {name!r}", f"{hint}known: {', '.join(self)}"
-            )
+            near = suggestion(name, self, "{!r}")
+            remedy = f"{near} known: {', '.join(self)}".lstrip()
+            raise InputError(self.argument, f"unknown name {name!r}", remedy)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:

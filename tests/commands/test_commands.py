@@ -228,7 +228,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words, argument, capsys):
     [
         (["demo", "--secnds", "3"], "--secnds: unknown option; did you mean --seconds?"),
         (["demo", "--qqq", "3"], "--qqq: unknown option; partita demo --help shows what there is"),
-        (["demo", "--seconds", "soon"], "--seconds: must be a number or null, got 'soon'"),
+        (["demo", "--seconds", "soon"], "--seconds: must be a number, got 'soon'"),
         (
             ["demo", "--seconds"],
             "--seconds: needs a value; partita demo --help shows what there is",

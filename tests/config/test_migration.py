@@ -364,5 +364,5 @@ def test_a_yaml_recipe_of_an_unknown_version_is_refused(verb, version, problem, 
 def test_what_is_wrong_in_a_recipe_of_an_earlier_version_is_named_with_its_file(capsys):
     words = recipe_file(f"{KEY}: {OLDEST}\ntraining: {{steps: many}}\n")
     assert main(["train", "corpus.txt", *words]) == 2
-    message = "training.steps: must be a whole number or null, got 'many' (in recipe.yaml)"
+    message = "training.steps: must be a whole number, got 'many' (in recipe.yaml)"
     assert message in capsys.readouterr().err

@@ -18,8 +18,15 @@ from partita.data.documents import Corpus
 from partita.data.tokenizers import BPETokenizer, ByteTokenizer
 from partita.errors import InputError
 from partita.evaluation.cloze import Answers, Blank, Mean
-from partita.evaluation.questions import Choice, Choices, choices, last_words, words_inside
-from partita.evaluation.tasks import blank_results, choice_results
+from partita.evaluation.questions import (
+    Choice,
+    Choices,
+    blank_results,
+    choice_results,
+    choices,
+    last_words,
+    words_inside,
+)
 from partita.models.trained import load
 
 BYTES = ByteTokenizer()

@@ -24,8 +24,8 @@ from partita.evaluation.classifier import (
 )
 from partita.evaluation.frechet import (
     FeatureNetwork,
+    Inception,
     Moments,
-    feature_network,
     frechet,
     frechet_distance,
     symmetric_root,
@@ -104,10 +104,6 @@ def test_features_that_are_refused():
         Moments.of(torch.full((3, 3), torch.nan))
     with pytest.raises(InputError, match="features: have 2 and 3 numbers"):
         frechet(gaussian(0, 2), gaussian(0, 3))
-    with pytest.raises(InputError, match="known: classifier, inception"):
-        feature_network("vgg")
-    with pytest.raises(InputError, match="does not take 'weights'"):
-        feature_network("inception", weights="x")
 
 
 # The classifier ----------------------------------------------------------------------------------
@@ -138,7 +134,7 @@ def test_a_classifier_learns_digits(sets, trained):
 
 def test_a_saved_classifier_is_the_same(tmp_path, sets, trained):
     trained.save(tmp_path / "classifier", {"accuracy": 0.98})
-    again = feature_network("classifier", path=tmp_path / "classifier")
+    again = ImageClassifier.load(tmp_path / "classifier")
     assert torch.equal(again.features(sets[1]), trained.features(sets[1]))
     assert (again.name, again.classes) == (trained.name, trained.classes)
     path = tmp_path / "classifier" / "config.json"
@@ -212,8 +208,7 @@ def test_distances_grow_with_damage(sets, trained):
     assert same.distance < distances[1] < distances[2]
     assert distances[0] < distances[1]
     assert same.counts == (750, 750)
-    assert "classifier trained on digits" in str(same)
-    assert json.loads(same.to_json())["features"] == "classifier trained on digits"
+    assert same.features == "classifier trained on digits"
 
 
 # Inception ---------------------------------------------------------------------------------------
@@ -224,7 +219,7 @@ def test_inception_is_used_only_if_it_is_there(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
     monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(InputError, match=r"needs the package torch_fidelity; .*partita\[fid\]"):
-        feature_network("inception")
+        Inception()
 
     class Fake(torch.nn.Module):
         def __init__(self, _name, layers, path):
@@ -244,12 +239,12 @@ def test_inception_is_used_only_if_it_is_there(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(InputError, match="is not there; fetch"):
-        feature_network("inception")
+        Inception()
     for file in ("good.pth", "bad.pth"):
         (tmp_path / file).touch()
     with pytest.raises(InputError, match=r"bad\.pth holds no Inception: no weights"):
-        feature_network("inception", path=tmp_path / "bad.pth")
-    network = feature_network("inception", path=tmp_path / "good.pth", device="cpu")
+        Inception(path=tmp_path / "bad.pth")
+    network = Inception(tmp_path / "good.pth", device="cpu")
     grey = torch.randint(0, 256, (70, 1, 4, 4), dtype=torch.uint8)
     assert network.features(grey).shape == (70, 2048)
     assert network.name.startswith("inception")

@@ -16,10 +16,10 @@ from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from partita.errors import InputError
 from partita.evaluation import quality
 from partita.evaluation.quality import (
-    WordList,
     distinct,
     entropy_nats,
     judge,
+    known_words,
     share_of_known_words,
     unigram_entropy,
     words_of,
@@ -90,14 +90,6 @@ def test_words(text, words):
     assert list(words_of(text)) == words
 
 
-def test_word_lists():
-    words = WordList.of_texts(["to be or", "not to be"])
-    assert len(words) == 4
-    assert "not" in words
-    assert "no" not in words
-    assert WordList.of_texts(["to be or", "not to be"], 2).words == {"to", "be"}
-
-
 @pytest.mark.parametrize("size", range(1, 12))
 def test_a_word_cut_between_pieces_is_one_word(tmp_path, monkeypatch, size):
     text = "we don't know a word\nother documents"
@@ -105,16 +97,16 @@ def test_a_word_cut_between_pieces_is_one_word(tmp_path, monkeypatch, size):
     monkeypatch.setattr(documents, "PIECE", size)
     corpus = Corpus(tmp_path / "a.txt", documents="file")
     assert len(list(corpus.pieces())) > 3
-    assert WordList.of_corpus(corpus).words == set(words_of(text))
+    assert known_words(corpus) == set(words_of(text))
 
 
 def test_a_document_ends_its_last_word(tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    assert WordList.of_corpus(Corpus(tmp_path / "a.txt", documents="line")).words == {"one", "two"}
+    assert known_words(Corpus(tmp_path / "a.txt", documents="line")) == {"one", "two"}
 
 
 def test_share_of_known_words():
-    words = WordList.of_texts(["the cat sat on"])
+    words = set(words_of("the cat sat on"))
     # "he" and "ma" touch the ends and are left out; of cat, sat, qat two are known
     assert share_of_known_words(["he cat sat, qat ma"], words) == pytest.approx(2 / 3)
     assert share_of_known_words(["he cat sat, qat ma"], words, cut_ends=False) == (
@@ -164,7 +156,6 @@ def test_the_judge_says_what_its_model_says(batch_size):
     error = math.sqrt(len(texts) * residuals.var(ddof=1)) / sizes.sum()
     assert judgement.nats_error == pytest.approx(error, rel=1e-4)
     assert judgement.perplexity_error == pytest.approx(judgement.perplexity * error, rel=1e-4)
-    assert "perplexity" in str(judgement)
 
 
 def test_characters_are_not_tokens():
@@ -209,7 +200,6 @@ def test_the_judge_stays_in_its_mode(train):
         (lambda: corpus_entropy(np.array([-1])), "tokens"),
         (lambda: corpus_entropy(np.array([0.5])), "tokens"),
         (lambda: distinct([[1]], 0), "n"),
-        (lambda: WordList.of_texts([], 0), "min_count"),
         (lambda: judge(judging(), LETTERS, []), "texts"),
         (lambda: judge(judging(), LETTERS, ["", ""]), "texts"),
         (lambda: judge(judging(), LETTERS, "abc"), "texts"),

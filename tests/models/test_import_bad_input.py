@@ -73,7 +73,7 @@ WORDS = {
     "mdlm.ckpt new --weights best": "--weights: unknown name 'best'; known: auto, ema, raw",
     "raw.ckpt new --weights ema": "--weights: the file holds no moving average (ema); give --weig",
     "mdlm.ckpt new --heads 0": "--heads: must be at least 1, got 0",
-    "mdlm.ckpt new --heads some": "--heads: must be a whole number or null, got 'some'",
+    "mdlm.ckpt new --heads some": "--heads: must be a whole number, got 'some'",
     "mdlm.ckpt new --heads 4": "--heads: is 4, but the rotary frequencies in the file are those of",
     "mdlm.ckpt new --length 0": "--length: must be at least 1, got 0",
     "mdlm.ckpt new --length 99999999999": "--length: must be at most 16777216, got 99999999999",

@@ -14,8 +14,7 @@ from partita.methods import METHODS
 from partita.networks import TransformerOptions
 from partita.networks.attention import attend
 from partita.studies import growth
-from partita.studies.roofline import sampling_work
-from partita.studies.speed import Contestant, Speed, count_flops_of, race
+from partita.studies.speed import Contestant, Speed, count_flops_of, race, sampling_work
 
 SMALL = "--network.width 16 --network.length 8 --network.heads 2 --network.depth 2 --vocabulary 11"
 

@@ -67,15 +67,16 @@ def test_an_odd_vocabulary_leaves_a_cell_empty():
 
 def test_the_picture_is_written_whole(tmp_path):
     path = tmp_path / "new" / "schedules.png"
-    found = draw_schedules(model_with(POWERS), CharacterTokenizer(ALPHABET), path, 3)
-    assert found == extremes(model_with(POWERS), CharacterTokenizer(ALPHABET), 3)
+    model = model_with(POWERS)
+    draw_schedules(model, extremes(model, CharacterTokenizer(ALPHABET)), path, 3)
     assert png_size(path) == (960, 600)
     assert [entry.name for entry in path.parent.iterdir()] == ["schedules.png"]
 
 
 def test_bytes_that_are_no_text_can_be_drawn(tmp_path):
     model = model_with([1 + token / 256 for token in range(256)])
-    found = draw_schedules(model, ByteTokenizer(), str(tmp_path / "a.png"))
+    found = extremes(model, ByteTokenizer())
+    draw_schedules(model, found, str(tmp_path / "a.png"))
     assert found.largest[0].token == 255
     assert png_size(tmp_path / "a.png") == (960, 600)
 
@@ -87,7 +88,7 @@ def test_bad_input_is_refused(tmp_path):
     with pytest.raises(InputError, match="tokenizer: has 256 tokens, the model has 8"):
         extremes(model, ByteTokenizer())
     with pytest.raises(InputError, match=r"path: .* is a folder"):
-        draw_schedules(model, tokenizer, tmp_path)
+        draw_schedules(model, extremes(model, tokenizer), tmp_path)
 
 
 PROGRAM = """

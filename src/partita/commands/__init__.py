@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import os
@@ -15,7 +14,7 @@ from types import ModuleType
 
 from partita.commands.interruptions import interruptible
 from partita.commands.streams import OUTPUT, READER_LEFT, outlets, printable
-from partita.errors import InputError, Stopped, left_by
+from partita.errors import InputError, Stopped, left_by, suggestion
 from partita.signals import stopping
 from partita.version import __version__
 
@@ -170,10 +169,8 @@ def _run(words: Sequence[str]) -> int:
         print(f"partita {__version__}")
         return 0
     if words[0] not in VERBS:
-        near = difflib.get_close_matches(words[0], VERBS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        known = f"{hint}known: {', '.join(VERBS)}"
-        raise InputError("verb", f"unknown name {words[0]!r}", known)
+        remedy = f"{suggestion(words[0], VERBS)} known: {', '.join(VERBS)}".lstrip()
+        raise InputError("verb", f"unknown name {words[0]!r}", remedy)
     with stopping():
         return module_of(words[0]).run(words[1:]) or 0
 

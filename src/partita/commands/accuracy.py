@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,23 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.parsing import MODEL, add_options, make_parser, parse
-from partita.commands.terminal import Terminal, heading, passing_bar, print_json
+from partita.commands.parsing import MODEL, Shared, reader
+from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.data.documents import Corpus
-from partita.errors import naming, require, require_int, require_seed
+from partita.errors import naming, require, require_ints, require_known
 from partita.evaluation.cloze import answered, require_answering
-from partita.evaluation.judging import load_identified
-from partita.evaluation.questions import Choices, Questions, choices, last_words, words_inside
-from partita.evaluation.tasks import blank_results, choice_results
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.evaluation.quality import load_identified
+from partita.evaluation.questions import (
+    Choices,
+    Questions,
+    blank_results,
+    choice_results,
+    choices,
+    last_words,
+    words_inside,
+)
+from partita.files.atomic import check_file
+from partita.modalities.base import heading, spread
 from partita.models.text_model import TextModel
 from partita.provenance import environment
 
@@ -29,7 +36,7 @@ LEFT_ALONE = "left side alone: ar cannot see what follows"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Shared):
     """Options of `partita accuracy`."""
 
     model: str
@@ -45,59 +52,41 @@ class Options:
     """Draws of the bound of a masked model."""
     batch_size: int = 32
     """Texts at a time; the results do not depend on it."""
-    seed: int = 0
-    """Seed of the draws, and of the words that infill hides."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
     out: str | None = None
     """A JSON file to write the results to."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
-        known = f"known: {', '.join(TASKS)}"
-        require(self.task in TASKS, "--task", f"unknown name {self.task!r}", known)
-        if self.count is not None:
-            require_int(self.count, "--count", 2)
-        if self.length is not None:
-            require_int(self.length, "--length", 3)
-        require_int(self.replicates, "--replicates", 2)
-        require_int(self.batch_size, "--batch_size")
-        require_seed(self.seed, "--seed")
-        if self.out is not None:
-            check_file(Path(self.out), "--out")
+        super().__post_init__()
+        require_known(self.task, "--task", TASKS)
+        require_ints(self, "--", count=2, length=3, replicates=2, batch_size=1)
+        check_file(self.out, "--out")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "accuracy",
-        "Measure how often a model predicts what is hidden, and the bits it needs for the answer.\n"
-        "Masked models and pgm fill a blank of as many tokens as the answer has, the most certain\n"
-        "first; ar takes the most probable token after the true ones before it. An answer counts\n"
-        "if all of its tokens are right. Bits are exact for ar, and upper bounds for the others.\n"
-        "last-word: each line of the file is a passage, whose last word is hidden (LAMBADA).\n"
-        'choices: each line is {"context": "...", "choices": ["...", "..."], "answer": 0}; the\n'
-        "choice with the fewest bits is taken, by its bits per token and by all of them.\n"
-        "infill: words inside a text, both sides in view (ar: the left one alone).\n"
-        "Texts longer than the model are cut at the left, answers that are longer left out.",
-        [
-            "partita accuracy runs/notes-mdlm passages.txt --task last-word",
-            "partita accuracy runs/notes-mdlm quiz.jsonl --task choices --json",
-            "partita accuracy runs/notes-mdlm test.txt --task infill --count 500 --out infill.json",
-        ],
-    )
-    add_options(parser, Options, model=MODEL, file="passages, questions, or a text")
-    return parse(parser, words, Options)
+options = reader(
+    "accuracy",
+    "Measure how often a model predicts what is hidden, and the bits it needs for the answer.\n"
+    "Masked models and pgm fill a blank of as many tokens as the answer has, the most certain\n"
+    "first; ar takes the most probable token after the true ones before it. An answer counts\n"
+    "if all of its tokens are right. Bits are exact for ar, and upper bounds for the others.\n"
+    "last-word: each line of the file is a passage, whose last word is hidden (LAMBADA).\n"
+    'choices: each line is {"context": "...", "choices": ["...", "..."], "answer": 0}; the\n'
+    "choice with the fewest bits is taken, by its bits per token and by all of them.\n"
+    "infill: words inside a text, both sides in view (ar: the left one alone).\n"
+    "Texts longer than the model are cut at the left, answers that are longer left out.",
+    [
+        "partita accuracy runs/notes-mdlm passages.txt --task last-word",
+        "partita accuracy runs/notes-mdlm quiz.jsonl --task choices --json",
+        "partita accuracy runs/notes-mdlm test.txt --task infill --count 500 --out infill.json",
+    ],
+    Options,
+    model=MODEL,
+    file="passages, questions, or a text",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    measure_accuracy(options(words))
-
-
-def measure_accuracy(chosen: Options) -> None:
     """Load the model, ask the questions, print the results."""
+    chosen = options(words)
     with naming({"device": "--device"}):
         model, identity = load_identified(chosen.model, chosen.device)
     require_answering(model.method)
@@ -120,15 +109,10 @@ def measure_accuracy(chosen: Options) -> None:
         "exact": model.exact,
         **found,
     }
-    # Printed first, so that a full disk does not lose the results.
-    print_json(results) if chosen.json else console.print(_table(results))
-    if chosen.out is not None:
-        with parents_made(Path(chosen.out)):
-            write_whole(Path(chosen.out), json.dumps(results, indent=1))
+    deliver(console, results, _table, chosen.out, as_json=chosen.json)
 
 
 def _questions(model: TextModel, chosen: Options, length: int) -> Questions | Choices:
-    """The questions of the file."""
     if chosen.task == "choices":
         return choices(Path(chosen.file), model.tokenizer, length, chosen.count)
     data = model.recipe.data
@@ -141,7 +125,6 @@ def _questions(model: TextModel, chosen: Options, length: int) -> Questions | Ch
 def _answers(
     model: TextModel, questions: Questions | Choices, chosen: Options, bar: Progress
 ) -> dict[str, Any]:
-    """The model's accuracy and bits."""
     fill = isinstance(questions, Questions)
     blanks = questions.blanks
     task = bar.add_task(chosen.task, total=len(blanks) * (2 if fill else 1))
@@ -168,7 +151,6 @@ def _answers(
 
 
 def _table(results: dict[str, Any]) -> Table:
-    """The results as a table."""
     shown = Table("", "", show_header=False)
     cut = f", {results['cut']} texts cut at the left" if results["cut"] else ""
     cut += f", {results['left_out']} too long and left out" if results["left_out"] else ""
@@ -179,20 +161,17 @@ def _table(results: dict[str, Any]) -> Table:
     if results["task"] == "choices":
         shown.add_row("chance", f"{results['chance']:.1%}")
         for name, key in (("by bits per token", "accuracy"), ("by all bits", "accuracy_raw")):
-            share = f"{results[key]:.1%} ± {results[f'{key}_error']:.1%}"
-            shown.add_row(f"accuracy {name}", share)
+            shown.add_row(f"accuracy {name}", spread(results, key, ".1%"))
     else:
-        shown.add_row("accuracy", f"{results['accuracy']:.1%} ± {results['accuracy_error']:.1%}")
+        shown.add_row("accuracy", spread(results, "accuracy", ".1%"))
     add_bits(shown, results, "" if results["exact"] else "at most ")
     return shown
 
 
 def add_bits(shown: Table, results: dict[str, Any], how: str = "", where: str = "") -> None:
     """Add the bits of the true answers to the table."""
-    bits, error, draws = (
-        results[f"bits_per_answer{end}"] for end in ("", "_error", "_draws_error")
-    )
+    bits, draws = spread(results, "bits_per_answer", ".3f"), results["bits_per_answer_draws_error"]
     drawn = f" (± {draws:.3f} by the draws)" if draws else ""
-    shown.add_row(f"bits per answer{where}", f"{how}{bits:.3f} ± {error:.3f}{drawn}")
+    shown.add_row(f"bits per answer{where}", f"{how}{bits}{drawn}")
     shown.add_row("tokens per answer", f"{results['tokens_per_answer']:.2f}")
     shown.add_row(f"bits per token{where}", f"{how}{results['bits_per_token']:.3f}")

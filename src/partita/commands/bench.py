@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,12 +11,20 @@ import torch
 from rich.table import Table
 
 from partita.commands import NOTHING_SAVED
-from partita.commands.parsing import add_options, make_parser, parse
-from partita.commands.terminal import Terminal, print_json, telling
+from partita.commands.parsing import reader
+from partita.commands.terminal import Terminal, print_json, save_json, telling
 from partita.devices import choose_device
-from partita.errors import leaves, naming, require, require_int
+from partita.errors import (
+    leaves,
+    naming,
+    require,
+    require_int,
+    require_ints,
+    require_known,
+    require_once,
+)
 from partita.execution.choice import check_speed
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.files.atomic import check_file
 from partita.networks.kind_options import KindOptions
 from partita.networks.kinds import options_for
 from partita.networks.options import TransformerOptions
@@ -74,35 +81,27 @@ class Options:
 
     def __post_init__(self) -> None:
         for subject in self.subjects:
-            known = f"known: {', '.join(SUBJECTS)}"
-            require(subject in SUBJECTS, "subjects", f"unknown name {subject!r}", known)
-        for name in ("batch_size", "steps", "turns"):
-            require_int(getattr(self, name), f"--{name}")
-        require_int(self.vocabulary, "--vocabulary", 2)
+            require_known(subject, "subjects", SUBJECTS)
+        require_ints(self, "--", batch_size=1, steps=1, turns=1, vocabulary=2, threads=1)
         for name in ("lengths", *(f"growth_{axis}" for axis in AXES)):
             numbers: list[int] = getattr(self, name)
             optional = name.startswith("growth")
             require(optional or bool(numbers), f"--{name}", "is empty", "give at least one")
             for number in numbers:
                 require_int(number, f"--{name}")
-        known = f"known: {', '.join(SPEEDS)}"
-        require(self.speeds != [], "--speeds", "is empty", known)
+        require(self.speeds != [], "--speeds", "is empty", f"known: {', '.join(SPEEDS)}")
         for speed in self.speeds or ():
             check_speed(speed, "--speeds", SPEEDS)
-        for flag, names in (("subjects", self.subjects), ("--speeds", self.speeds or [])):
-            twice = next((name for name in names if names.count(name) > 1), None)
-            require(twice is None, flag, f"{twice!r} is there twice", "once is enough")
+        require_once(self.subjects, "subjects")
+        require_once(self.speeds or [], "--speeds")
         grows = "growth" in self.subjects
         some = any(getattr(self, f"growth_{axis}") for axis in AXES)
         require(some or not grows, "subjects", "growth has no axis left", "give one some numbers")
         problem = "draws growth, which is not measured"
         require(self.picture is None or grows, "--picture", problem, "add the subject growth")
-        if self.threads is not None:
-            require_int(self.threads, "--threads")
         self.partition.check(self.network)
-        for flag, file, kind in (("--out", self.out, None), ("--picture", self.picture, ".png")):
-            if file is not None:
-                check_file(Path(file), flag, kind)
+        check_file(self.out, "--out")
+        check_file(self.picture, "--picture", ".png")
         if self.picture is not None:
             require_plots("--picture")
 
@@ -112,38 +111,36 @@ class Options:
         return options_for(self.network, "groups")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "bench",
-        "Time sampling and training with random weights on this machine. MDLM and PGM of equal\n"
-        "depth take turns, so that whatever else the machine does slows all of them alike.\n\n"
-        "sampling  MDLM's ancestral sampler, which predicts only tokens that are revealed,\n"
-        "          against PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
-        "training  steps of MDLM, MDLM with complementary masking and PGM, at each of\n"
-        "          --lengths\n"
-        "growth    how the time to sample grows with length, batch and steps, one at a time (of\n"
-        "          the usual numbers, the largest take a GPU, or a night)\n\n"
-        "Speeds: plain runs step by step; captured replays a program of fixed shape (in training:\n"
-        "on a GPU, where a loss need not wait for what is hidden); compiled has compiled blocks\n"
-        "too (in training: also a loss that holds few logits).\n"
-        "Numbers are bfloat16 on a GPU and float32 on a CPU.\n\n"
-        "relative is to the first line of a table. The first run has all that is done once in it:\n"
-        "compiling, which needs a C++ compiler, and capturing. On a known GPU: the peak of what\n"
-        "tensors take and what the process reserves, with the first run, and the least work that\n"
-        "must be done, as a share of what the device's data sheet promises.",
-        [
-            "partita bench",
-            "partita bench sampling --steps 16 --flops true",
-            "partita bench sampling --speeds '[eager,cudagraph]'",
-            "partita bench training --lengths '[1024]' --network.width 512 --network.heads 8",
-            "partita bench --device cuda --network.width 768 --network.heads 12 --out speed.json",
-            "partita bench growth --growth_lengths '[64,128,256]' --growth_batches '[]' "
-            "--growth_steps '[]' --picture growth.png",
-        ],
-    )
-    add_options(parser, Options, subjects="*sampling, training, growth; the first two unless given")
-    return parse(parser, words, Options)
+options = reader(
+    "bench",
+    "Time sampling and training with random weights on this machine. MDLM and PGM of equal\n"
+    "depth take turns, so that whatever else the machine does slows all of them alike.\n\n"
+    "sampling  MDLM's ancestral sampler, which predicts only tokens that are revealed,\n"
+    "          against PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
+    "training  steps of MDLM, MDLM with complementary masking and PGM, at each of\n"
+    "          --lengths\n"
+    "growth    how the time to sample grows with length, batch and steps, one at a time (of\n"
+    "          the usual numbers, the largest take a GPU, or a night)\n\n"
+    "Speeds: eager runs step by step; cudagraph replays a program of fixed shape (in training:\n"
+    "on a GPU, where a loss need not wait for what is hidden); compile has compiled blocks too\n"
+    "(in training: also a loss that holds few logits).\n"
+    "Numbers are bfloat16 on a GPU and float32 on a CPU.\n\n"
+    "relative is to the first line of a table. The first run has all that is done once in it:\n"
+    "compiling, which needs a C++ compiler, and capturing. On a known GPU: the peak of what\n"
+    "tensors take and what the process reserves, with the first run, and the least work that\n"
+    "must be done, as a share of what the device's data sheet promises.",
+    [
+        "partita bench",
+        "partita bench sampling --steps 16 --flops true",
+        "partita bench sampling --speeds '[eager,cudagraph]'",
+        "partita bench training --lengths '[1024]' --network.width 512 --network.heads 8",
+        "partita bench --device cuda --network.width 768 --network.heads 12 --out speed.json",
+        "partita bench growth --growth_lengths '[64,128,256]' --growth_batches '[]' "
+        "--growth_steps '[]' --picture growth.png",
+    ],
+    Options,
+    subjects="*sampling, training, growth; the first two unless given",
+)
 
 
 def run(words: Sequence[str]) -> None:
@@ -168,14 +165,12 @@ def run(words: Sequence[str]) -> None:
         leaves(error, f"the tables until now are in {chosen.out}" if kept else NOTHING_SAVED)
         raise
     if chosen.picture is not None:
-        picture = Path(chosen.picture)
-        with parents_made(picture):
-            draw_growth(results, picture)
-        console.print(f"{picture}: growth as curves", soft_wrap=True)
+        draw_growth(results, Path(chosen.picture))
+        console.say(f"{chosen.picture}: growth as curves")
     if chosen.json:
         print_json(results, indent=1)
     if chosen.out is not None:
-        console.print(f"Written to {chosen.out}", soft_wrap=True)
+        console.say(f"Written to {chosen.out}")
 
 
 def _measure(
@@ -188,13 +183,7 @@ def _measure(
             for title, speeds in _measured(subject, chosen, device, tell):
                 results[subject][title] = [speed.to_dict() for speed in speeds]
                 console.print(_table(title, speeds))
-                if chosen.out is not None:  # so that finished tables survive a stop
-                    _write(Path(chosen.out), results)
-
-
-def _write(out: Path, results: dict[str, Any]) -> None:
-    with parents_made(out):
-        write_whole(out, json.dumps(results, indent=1))
+                save_json(results, chosen.out)  # so that finished tables survive a stop
 
 
 def _measured(
@@ -240,10 +229,8 @@ def _table(title: str, speeds: list[Speed]) -> Table:
         "first run, s": [_shown(s.first, 1, ",.1f") for s in speeds],
         "peak, GB": [_shown(s.peak_bytes, 1e-9, ",.1f") for s in speeds],
         "reserved, GB": [_shown(s.reserved_bytes, 1e-9, ",.1f") for s in speeds],
-        "of matrix rate": [
-            _shown(s.shares.get("of_matrix_rate"), 100, ".0f", " %") for s in speeds
-        ],
-        "of bandwidth": [_shown(s.shares.get("of_bandwidth"), 100, ".0f", " %") for s in speeds],
+        "of matrix rate": [_shown(s.shares.get("of_matrix_rate"), 1, ".0%") for s in speeds],
+        "of bandwidth": [_shown(s.shares.get("of_bandwidth"), 1, ".0%") for s in speeds],
     }
     columns = {name: cells for name, cells in optional.items() if any(cells)}
     table = Table(title=title)
@@ -257,5 +244,5 @@ def _table(title: str, speeds: list[Speed]) -> Table:
     return table
 
 
-def _shown(value: float | None, unit: float, style: str, after: str = "") -> str:
-    return "" if not value else f"{value * unit:{style}}{after}"
+def _shown(value: float | None, unit: float, style: str) -> str:
+    return f"{value * unit:{style}}" if value else ""

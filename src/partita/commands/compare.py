@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
 from rich.table import Table
 
-from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.parsing import reader
 from partita.commands.sample import Manner
-from partita.commands.terminal import Terminal, passing_bar, print_json
-from partita.errors import naming, require, require_int, require_seed
-from partita.evaluation.judging import (
+from partita.commands.terminal import Terminal, passing_bar, print_json, save_json
+from partita.errors import naming, require, require_int, require_ints, require_once
+from partita.evaluation.quality import (
     BATCH,
     Identified,
+    entropy_nats,
     judged,
     load_identified,
     load_judge,
     written,
 )
-from partita.evaluation.quality import entropy_nats
 from partita.execution.choice import check_speed
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.files.atomic import check_file
 from partita.models.saved import tokenizer_files
 from partita.models.text_model import TextModel
 from partita.plotting import require_plots
@@ -58,22 +58,15 @@ class Options(Manner):
     """Texts at a time. They do not depend on it, but tokens per second do."""
     speed: str = "auto"
     """eager, cudagraph, compile or auto: as for partita sample."""
-    seed: int = 0
-    """Seed of every draw: with the same one, models share their noise."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
     picture: str | None = None
     """A PNG file to draw the curves in."""
     out: str | None = None
     """A JSON file to write the results to."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.models), "models", "none is given", "name one or more")
-        twice = next((name for name in self.models if self.models.count(name) > 1), None)
-        require(twice is None, "models", f"{twice} is there twice", "name it once")
+        require_once(self.models, "models")
         require(bool(self.steps), "--steps", "is empty", "give a list such as [8,64]")
         for steps in self.steps:
             require_int(steps, "--steps")
@@ -81,47 +74,37 @@ class Options(Manner):
         with naming({"schedule": "--schedules"}):
             for schedule in self.schedules or ():
                 make_schedule(schedule)
-        again = len(set(self.schedules or ())) < len(self.schedules or ())
-        require(not again, "--schedules", "a name is there twice", "give each once")
-        require_int(self.samples, "--samples", 2)
-        if self.length is not None:
-            require_int(self.length, "--length")
-        require_int(self.batch_size, "--batch_size")
+        require_once(self.schedules or [], "--schedules")
+        require_ints(self, "--", samples=2, length=1, batch_size=1)
         check_speed(self.speed, "--speed")
-        require_seed(self.seed, "--seed")
         same = self.picture is not None and self.picture == self.out
         require(not same, "--picture", "is the same file as --out", "name another")
-        again = len(set(self.steps)) < len(self.steps)
-        require(not again, "--steps", "a number is there twice", "give each once")
-        for flag, file, kind in (("--picture", self.picture, ".png"), ("--out", self.out, None)):
-            if file is not None:
-                check_file(Path(file), flag, kind)
+        require_once(self.steps, "--steps")
+        check_file(self.picture, "--picture", ".png")
+        check_file(self.out, "--out")
         if self.picture is not None:
             require_plots("--picture")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "compare",
-        "Let models write texts in few steps and in many, and score them with a judge (an\n"
-        "autoregressive model of yours, with the same kind of text). Bits under a judge are low\n"
-        "for texts that repeat themselves too: read them beside the entropy of the texts' own\n"
-        "tokens.\n\n"
-        "tokens/s are those of the median batch: the first one may compile or capture its steps.\n"
-        "With several models, the others' speed at the first one's quality is printed below: bits\n"
-        "between two numbers of steps are interpolated, so give several numbers, and many texts.",
-        [
-            "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
-            "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
-            "partita compare runs/a --judge runs/judge --picture steps.png --out steps.json",
-            "partita compare runs/a --judge runs/judge --schedules '[linear,cosine]'",
-            "partita compare runs/a runs/b --judge runs/judge --temperature 0.8",
-        ],
-    )
-    known = "*run folders, checkpoints, exported models or hf:OWNER/NAME"
-    add_options(parser, Options, models=known)
-    return parse(parser, words, Options)
+options = reader(
+    "compare",
+    "Let models write texts in few steps and in many, and score them with a judge (an\n"
+    "autoregressive model of yours, with the same kind of text). Bits under a judge are low\n"
+    "for texts that repeat themselves too: read them beside the entropy of the texts' own\n"
+    "tokens.\n\n"
+    "tokens/s are those of the median batch: the first one may compile or capture its steps.\n"
+    "With several models, the others' speed at the first one's quality is printed below: bits\n"
+    "between two numbers of steps are interpolated, so give several numbers, and many texts.",
+    [
+        "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
+        "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",
+        "partita compare runs/a --judge runs/judge --picture steps.png --out steps.json",
+        "partita compare runs/a --judge runs/judge --schedules '[linear,cosine]'",
+        "partita compare runs/a runs/b --judge runs/judge --temperature 0.8",
+    ],
+    Options,
+    models="*run folders, checkpoints, exported models or hf:OWNER/NAME",
+)
 
 
 def run(words: Sequence[str]) -> None:
@@ -145,11 +128,12 @@ def run(words: Sequence[str]) -> None:
             called = name if schedule is None else f"{name}, {schedule}"
             bar.update(task, description=f"{called}, {steps} steps")
             if not console.animates:
-                console.print(f"{called}, {steps} steps", soft_wrap=True)
+                console.say(f"{called}, {steps} steps")
             how = chosen.given() | {"steps": steps}
             how |= {} if schedule is None else {"schedule": schedule}
             rows.append(_quality(called, models[name][0], examiner, how, chosen, bar))
-    beside = _beside_the_first(rows)
+    first, *others = [[*own] for _, own in itertools.groupby(rows, attrgetter("model"))]
+    beside = [found for other in others for found in equal_quality(other, first)]
     tokenizers = [model.tokenizer for model, _ in models.values()]
     if len({(each.vocab_size, repr(tokenizer_files(each))) for each in tokenizers}) > 1:
         console.print(
@@ -176,15 +160,13 @@ def run(words: Sequence[str]) -> None:
     else:
         console.print(_table(rows))
         for line in _sentences(beside):
-            console.print(line, soft_wrap=True)
+            console.say(line)
     if chosen.out is not None:
-        with parents_made(Path(chosen.out)):
-            write_whole(Path(chosen.out), json.dumps(results, indent=1))
-        console.print(f"Written to {chosen.out}", soft_wrap=True)
+        save_json(results, chosen.out)
+        console.say(f"Written to {chosen.out}")
     if chosen.picture is not None:
-        with parents_made(Path(chosen.picture)):
-            draw_comparison(rows, Path(chosen.picture))
-        console.print(f"{chosen.picture}: the same as a picture", soft_wrap=True)
+        draw_comparison(rows, Path(chosen.picture))
+        console.say(f"{chosen.picture}: the same as a picture")
 
 
 def _quality(
@@ -225,13 +207,6 @@ def _quality(
     )
 
 
-def _beside_the_first(rows: Sequence[Quality]) -> list[EqualQuality]:
-    """The others' speed at the first model's quality, for each of its numbers of steps."""
-    curves = {row.model: [r for r in rows if r.model == row.model] for row in rows}
-    first, *others = curves.values()
-    return [found for other in others for found in equal_quality(other, first)]
-
-
 def _sentences(found: Sequence[EqualQuality]) -> list[str]:
     """The comparison in words, a line for each."""
     lines = []
@@ -245,16 +220,14 @@ def _sentences(found: Sequence[EqualQuality]) -> list[str]:
                 "times as fast."
             )
         else:
-            known = e.low is not None and e.high is not None
-            between = (
-                f" ({e.low:.2f} to {e.high:.2f} within the errors of the bits)" if known else ""
-            )
+            between = ""
+            if e.low is not None and e.high is not None:
+                between = f" ({e.low:.2f} to {e.high:.2f} within the errors of the bits)"
             lines.append(f"As good as {beside}, {e.model} is {e.times:.2f} times as fast{between}.")
     return lines
 
 
 def _table(rows: list[Quality]) -> Table:
-    """The results as a table."""
     table = Table()
     table.add_column("model", overflow="fold")  # truncated names may look alike
     for column in ("steps", "judge's bits per character", "entropy in nats", "tokens/s"):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from argparse import RawDescriptionHelpFormatter
+from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
@@ -16,14 +15,9 @@ set_parsing_settings(docstring_parse_attribute_docstrings=True)
 class _Formatter(RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Help with defaults, in which examples keep their line breaks."""
 
-
-@dataclass(frozen=True)
-class Place:
-    """A positional argument."""
-
-    name: str
-    nargs: str | None = None
-    """None for one required word, "?" for an optional one, "*" for any number."""
+    def _expand_help(self, action: Action) -> str:
+        """The help of a flag; one without a default says in words what holds if it is left out."""
+        return super()._expand_help(action).replace(" | null", "").replace(", default: null", "")
 
 
 class Parser(ArgumentParser):
@@ -36,7 +30,9 @@ class Parser(ArgumentParser):
         """Keys that contain other keys."""
         self.aliases: dict[str, str] = {}
         """Flags that are named otherwise than their key, with that key."""
-        self.places: list[Place] = []
+        self.places: dict[str, str | None] = {}
+        """Positional arguments: None for one required word, "?" for an optional one, "*" for any
+        number."""
         self.needed: list[str] = []
         """Keys whose flags must be given."""
         self.recipe = recipe
@@ -56,7 +52,7 @@ class Parser(ArgumentParser):
             if about.get("required"):
                 self.needed.append(key)
         else:
-            self.places.append(Place(name, about.get("nargs")))
+            self.places[name] = about.get("nargs")
         self.add_argument(name, type=type, **about)
 
     def add_class_arguments(
@@ -101,17 +97,12 @@ class Parser(ArgumentParser):
         if key in self.kinds or key in self.sections:
             return key
         above = (name for name in self.kinds if key.startswith(f"{name}."))
-        return next((name for name in above if holds_keys(self.kinds[name])), None)
+        return next((name for name in above if get_origin(self.kinds[name]) is dict), None)
 
     def written(self, key: str) -> str:
         """A key as users write it: as a flag, or for recipes and positional arguments as it is."""
         flag = key in self.kinds or key in self.sections
         return f"--{key}" if flag and "." not in key else key
-
-
-def holds_keys(kind: Any) -> bool:  # noqa: ANN401 - any type
-    """Whether values of a type are dictionaries."""
-    return get_origin(kind) is dict
 
 
 def leaves(content: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, object]]:

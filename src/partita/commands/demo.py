@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from partita.commands import demo_training, program
-from partita.commands.parsing import add_options, make_parser, parse
+from partita.commands.parsing import reader
 from partita.commands.sample import print_texts
 from partita.commands.show import animated, picture
-from partita.commands.terminal import Terminal, heading
+from partita.commands.terminal import Terminal
 from partita.contracts.prompt import Prompt
 from partita.data.blanks import infill_prompt, opening_prompt
 from partita.data.tokenizers import BPETokenizer, Tokenizer
 from partita.errors import naming, require, require_int, require_positive, require_seed
 from partita.execution.choice import sample
 from partita.methods.contracts import Model
+from partita.modalities.base import heading
 from partita.models.default import ships_a_model
 from partita.models.trained import load
 
@@ -58,22 +61,19 @@ class Options:
             require("__" in self.infill, "--infill", "has no blank", "write one as ____")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "demo",
-        "Watch the model in this installation: it writes some texts, fills in the blanks of a\n"
-        "sentence, and unmasks a text step by step. With --seconds, or if there is no such\n"
-        "model, a small masked diffusion model is trained first, on the Python language\n"
-        "reference that comes with every Python.",
-        [
-            "partita demo",
-            "partita demo --infill 'The river flows into the ____ Sea.'",
-            "partita demo --seconds 60",
-        ],
-    )
-    add_options(parser, Options)
-    return parse(parser, words, Options)
+options = reader(
+    "demo",
+    "Watch the model in this installation: it writes some texts, fills in the blanks of a\n"
+    "sentence, and unmasks a text step by step. With --seconds, or if there is no such\n"
+    "model, a small masked diffusion model is trained first, on the Python language\n"
+    "reference that comes with every Python.",
+    [
+        "partita demo",
+        "partita demo --infill 'The river flows into the ____ Sea.'",
+        "partita demo --seconds 60",
+    ],
+    Options,
+)
 
 
 def run(words: Sequence[str]) -> None:
@@ -100,10 +100,11 @@ def show_shipped(console: Terminal, chosen: Options) -> None:
     console.print(heading("Texts"), f"of {length} tokens:")
     print_texts(console, model.sample(SAMPLES, length=length, seed=chosen.seed))
     console.print()
-    fill(console, method, tokenizer, prompt, chosen.seed)  # type: ignore[arg-type]
+    stage = Stage(console, method, tokenizer, chosen.seed)  # type: ignore[arg-type]
+    stage.fill(prompt)
     console.print()
-    go_on(console, method, tokenizer, model.length, chosen.seed)  # type: ignore[arg-type]
-    console.print(f"Try: {program()} sample, or {program()} infill {BLANK!r}", soft_wrap=True)
+    stage.go_on(model.length)
+    console.say(f"Try: {program()} sample, or {program()} infill {BLANK!r}")
 
 
 def show_trained(console: Terminal, chosen: Options) -> None:
@@ -114,8 +115,9 @@ def show_trained(console: Terminal, chosen: Options) -> None:
     prompt = blanks(tokenizer, text, chosen.blank_tokens, length)
     seconds = demo_training.SECONDS if chosen.seconds is None else chosen.seconds
     method = demo_training.trained(console, texts, tokenizer, seconds, chosen.seed)
-    write(console, method, tokenizer, length, chosen.seed)
-    fill(console, method, tokenizer, prompt, chosen.seed)
+    stage = Stage(console, method, tokenizer, chosen.seed)
+    stage.write(length)
+    stage.fill(prompt)
 
 
 def blanks(tokenizer: Tokenizer, text: str, blank_tokens: int, length: int) -> Prompt:
@@ -128,63 +130,59 @@ def blanks(tokenizer: Tokenizer, text: str, blank_tokens: int, length: int) -> P
     return prompt
 
 
-def write(console: Terminal, method: Model, tokenizer: Tokenizer, length: int, seed: int) -> None:
-    """Write a text, step by step."""
-    block = min(BLOCK, length)
-    console.print(
-        heading("Writing"),
-        f"{length} tokens from nothing, in blocks of {block}, the surest token of a block first:",
-    )
-    with animated(console, tokenizer) as show:
-        sample(
-            method,
-            1,
+class Stage(NamedTuple):
+    """A model that is shown, and where."""
+
+    console: Terminal
+    method: Model
+    tokenizer: Tokenizer
+    seed: int
+
+    def write(self, length: int) -> None:
+        """Write a text, step by step."""
+        block = min(BLOCK, length)
+        how = f"in blocks of {block}, the surest token of a block first:"
+        self._film(
+            f"{length} tokens from nothing, {how}",
             length=length,
             sampler="blocks",
             block_length=block,
             inner="confidence",
-            counts="linear",
             steps=block,
             temperature=0.3,
-            seed=seed,
-            callback=show,
         )
-    console.print()
 
-
-def go_on(console: Terminal, method: Model, tokenizer: Tokenizer, most: int, seed: int) -> None:
-    """Continue a text, step by step."""
-    known = len(tokenizer.encode(OPENING))
-    length = min(known + FILM_LENGTH, most)
-    console.print(
-        heading("Writing"),
-        f'{length - known} tokens after "{OPENING}", one at a time, in an order that chance and '
-        "the model choose:",
-    )
-    with animated(console, tokenizer) as show:
-        sample(
-            method,
-            prompt=opening_prompt(tokenizer, OPENING, length),
+    def go_on(self, most: int) -> None:
+        """Continue a text, step by step."""
+        known = len(self.tokenizer.encode(OPENING))
+        length = min(known + FILM_LENGTH, most)
+        how = "one at a time, in an order that chance and the model choose:"
+        self._film(
+            f'{length - known} tokens after "{OPENING}", {how}',
+            prompt=opening_prompt(self.tokenizer, OPENING, length),
             sampler="confidence",
             confidence="margin",
             noise_temperature=1.0,
-            counts="linear",
             steps=length - known,
             temperature=0.7,
-            seed=seed,
-            callback=show,
         )
-    console.print()
 
+    def _film(self, what: str, **how: Any) -> None:
+        self.console.print(heading("Writing"), what)
+        with animated(self.console, self.tokenizer) as show:
+            sample(self.method, counts="linear", seed=self.seed, callback=show, **how)
+        self.console.print()
 
-def fill(console: Terminal, method: Model, tokenizer: Tokenizer, prompt: Prompt, seed: int) -> None:
-    """Fill in the blanks several times; the known tokens never change."""
-    console.print(heading("Filling in"), "the blanks, three times:")
-    indent = ("  ", "")
-    blank = picture(tokenizer, prompt.tokens[0], prompt.known[0], set())
-    console.write(indent, *blank, soft_wrap=False)
-    drawn = sample(method, 3, prompt=prompt, sampler="first-hitting", temperature=0.7, seed=seed)
-    places = set((~prompt.known[0]).nonzero()[:, 0].tolist())
-    for tokens in drawn:
-        shown = torch.ones_like(prompt.known[0])
-        console.write(indent, *picture(tokenizer, tokens, shown, places), soft_wrap=False)
+    def fill(self, prompt: Prompt) -> None:
+        """Fill in the blanks several times; the known tokens never change."""
+        self.console.print(heading("Filling in"), "the blanks, three times:")
+        how: dict[str, Any] = {"prompt": prompt, "sampler": "first-hitting", "temperature": 0.7}
+        drawn = sample(self.method, 3, seed=self.seed, **how)
+        known = prompt.known[0]
+        self._show(prompt.tokens[0], known, set())
+        for tokens in drawn:
+            self._show(tokens, torch.ones_like(known), set((~known).nonzero()[:, 0].tolist()))
+
+    def _show(self, tokens: Tensor, shown: Tensor, new: set[int]) -> None:
+        parts = picture(self.tokenizer, tokens, shown, new)
+        self.console.write(("  ", ""), *parts, soft_wrap=False)

@@ -7,12 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from partita.commands.terminal import Terminal, bar, heading
+from partita.commands.terminal import Terminal, bar
 from partita.config.training import TrainingOptions
 from partita.data.standard_library import reference_paragraphs
 from partita.data.tokenizers import BPETokenizer
 from partita.likelihood.bounds import nelbo
 from partita.methods import MDLM
+from partita.modalities.base import heading
 from partita.networks import Transformer, TransformerConfig
 from partita.training.callbacks import Progress
 from partita.training.loop import fit
@@ -39,29 +40,31 @@ def trained(
 ) -> MDLM:
     """Train a model on some texts, and print what it has learned."""
     torch.manual_seed(seed)
-    method = build(tokenizer.vocab_size)
-    stream = torch.tensor([i for text in texts for i in tokenizer.encode(text + "\n")])
-    train(console, method, stream, seconds, seed)
-    report(console, method, stream, sum(len(text) + 1 for text in texts))
-    return method
-
-
-def build(vocab_size: int) -> MDLM:
-    """A model that a laptop trains in a minute."""
     config = TransformerConfig(
-        vocab_size=vocab_size + 1, length=LENGTH, width=128, depth=2, heads=4, mlp="relu2"
+        vocab_size=tokenizer.vocab_size + 1, length=LENGTH, width=128, depth=2, heads=4, mlp="relu2"
     )
-    return MDLM(Transformer(config))
-
-
-def train(console: Terminal, method: MDLM, stream: Tensor, seconds: float, seed: int) -> None:
-    """Train with a progress bar."""
+    method = MDLM(Transformer(config))
+    stream = torch.tensor([i for text in texts for i in tokenizer.encode(text + "\n")])
     parameters = sum(p.numel() for p in method.parameters())
     console.print(
         heading("Training"),
         f"an MDLM of {parameters / 1e6:.1f} M parameters on {stream.numel():,} "
         f"tokens of the Python language reference, for {seconds:g} seconds.",
     )
+    train(console, method, stream, seconds, seed)
+    windows = stream[: stream.numel() // LENGTH * LENGTH].reshape(-1, LENGTH)
+    bound, characters = nelbo(method, windows), sum(len(text) + 1 for text in texts)
+    bits, error = (each * stream.numel() / characters for each in (bound.bits, bound.bits_error))
+    console.print(
+        "It now needs at most",
+        heading(f"{bits:.2f} ± {error:.2f} bits per character"),
+        "for this text (which it has seen; a fresh text would cost more).\n",
+    )
+    return method
+
+
+def train(console: Terminal, method: MDLM, stream: Tensor, seconds: float, seed: int) -> None:
+    """Train with a progress bar."""
     training = TrainingOptions(
         seconds=seconds,
         batch_size=32,
@@ -81,18 +84,3 @@ def train(console: Terminal, method: MDLM, stream: Tensor, seconds: float, seed:
             shown.update(task, completed=progress.share, step=progress.step, loss=smooth)
 
         fit(method, stream, training, show)
-
-
-def report(console: Terminal, method: MDLM, stream: Tensor, characters: int) -> None:
-    """Print the likelihood bound of the training text."""
-    windows = stream[: stream.numel() // LENGTH * LENGTH].reshape(-1, LENGTH)
-    bound = nelbo(method, windows)
-    per_character = stream.numel() / characters
-    console.print(
-        "It now needs at most",
-        heading(
-            f"{bound.bits * per_character:.2f} ± {bound.bits_error * per_character:.2f} "
-            "bits per character"
-        ),
-        "for this text (which it has seen; a fresh text would cost more).\n",
-    )

@@ -75,24 +75,21 @@ class Display(Callback):
     def on_start(self, info: RunInfo) -> None:
         self.counter.__exit__()
         self.info = info
-        self.console.print(summary(info.prepared), soft_wrap=True)
+        self.console.say(summary(info.prepared))
         where = info.device if info.processes == 1 else f"{info.processes} processes"
-        self.console.print(
-            f"{self.recipe.method.name}, {_size(info.parameters)} parameters, on {where}. "
-            f"{self.aim(info)}",
-            soft_wrap=True,
-        )
+        size = f"{self.recipe.method.name}, {_size(info.parameters)} parameters"
+        self.console.say(f"{size}, on {where}. {self.aim(info)}")
         if info.left_out:
             longer = "longer than a row and left out"
-            self.console.print(f"{info.left_out:,} documents are {longer}.", soft_wrap=True)
+            self.console.say(f"{info.left_out:,} documents are {longer}.")
         if len(info.prepared.valid) == 0 and self.recipe.data.validation_fraction > 0:
             finer = self.recipe.data.documents != "line"
             hint = ": --data.documents line makes more of them" if finer else ""
-            self.console.print(f"No document is left for validation{hint}.", soft_wrap=True)
+            self.console.say(f"No document is left for validation{hint}.")
         if self.recipe.distillation.round <= 1 and not can_plot():  # in one round of several
-            self.console.print(f"{CURVES} is not drawn: {NO_PLOTS}", soft_wrap=True)
+            self.console.say(f"{CURVES} is not drawn: {NO_PLOTS}")
         went_on = f", going on from {info.resumed.name}" if info.resumed else ""
-        self.console.print(f"Run folder: {info.folder}{went_on}", soft_wrap=True)
+        self.console.say(f"Run folder: {info.folder}{went_on}")
 
     def aim(self, info: RunInfo) -> str:
         """The number to compare the bits with."""
@@ -118,7 +115,7 @@ class Display(Callback):
         self.bar.update(self.task, completed=progress.share, step=progress.step, numbers=numbers)
         if not self.console.animates and progress.share < 1:
             line = f"step {progress.step:,} ({progress.share:.0%})  {numbers}"
-            self.console.print(line, soft_wrap=True)
+            self.console.say(line)
 
     def on_validate(self, step: int, bound: Estimate) -> None:
         self.valid = bound
@@ -136,7 +133,7 @@ class Display(Callback):
             saved = f"saved as {newest}. The same command goes on from there."
             left = saved if newest else "there was nothing to save yet."
             name = signal.Signals(stopped_by).name
-            self.console.print(f"Stopped by {name}; {left}", soft_wrap=True)
+            self.console.say(f"Stopped by {name}; {left}")
             return
         if math.isnan(self.bits):
             self.console.print("The run is finished: nothing was left to do.")
@@ -146,6 +143,6 @@ class Display(Callback):
         if self.texts:
             self.console.rule(style="dim")
         drawn = f"  curves: {folder / CURVES}" if (folder / CURVES).exists() else ""
-        self.console.print(f"Done. Model: {folder}{drawn}", soft_wrap=True)
+        self.console.say(f"Done. Model: {folder}{drawn}")
         flags = MODALITIES[self.recipe.tokenizer.kind.name].try_flags
-        self.console.print(f"Try: {program()} sample {folder} {flags}", soft_wrap=True)
+        self.console.say(f"Try: {program()} sample {folder} {flags}")

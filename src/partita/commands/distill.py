@@ -71,12 +71,6 @@ class Options:
     run: RunOptions
 
 
-def _first_steps(teacher: Recipe) -> int:
-    """The default number of steps of a teacher: those it was made for, if it is a student."""
-    known = teacher.sampling.steps if teacher.distillation.round else None
-    return known or DistillationOptions().steps
-
-
 def _parser(data: DataOptions, steps: int, precision: str) -> Parser:
     parser = make_parser("distill", DESCRIPTION, EXAMPLES, recipe=True)
     parser.add("corpus", nargs="?", type=str, help="the text: short for --data.path")
@@ -97,7 +91,9 @@ def options(words: Sequence[str]) -> tuple[list[Recipe], Path]:
     given = [word for word in words if word != PRINT]
     usual = DataOptions(), DistillationOptions().steps, TRAINING.precision
     base = recipe_of(parse(_parser(*usual), given, Options).teacher)
-    defaults = base.data, _first_steps(base), base.training.precision
+    # A student has a number of steps that it was made for.
+    made_for = base.sampling.steps if base.distillation.round else None
+    defaults = base.data, made_for or DistillationOptions().steps, base.training.precision
     chosen = parse(_parser(*defaults), given, Options)
     require(chosen.out != "", "out", "is empty", "name a folder, or leave it out")
     require_int(chosen.rounds, "--rounds", 1, MOST_ROUNDS)
@@ -151,28 +147,21 @@ def run(words: Sequence[str]) -> int:
     console, device = Terminal(), rounds[0].run.device
     places = [checkpoints.round_folder(folder, number) for number in range(1, len(rounds) + 1)]
     with remembering(*places), naming(NAMES | {"device": "run.device"}), joined(device) as world:
-        stopped_by = _run(rounds, folder, console)
+        stopped_by = 0
+        with Signals(announce) as signals:
+            for recipe, place in zip(rounds, places, strict=True):
+                with RoundDisplay(console, recipe) as display:
+                    stopped_by = train(recipe, place, display, signals)
+                if display.info is not None and stopped_by:  # the first of the processes
+                    display.farewell(stopped_by)
+                if stopped_by:
+                    break
         if world.first and not stopped_by:
-            done = checkpoints.round_folder(folder, len(rounds))
-            console.print(f"Done. Model of the last round: {done}", soft_wrap=True)
-            console.print(f"Try: {program()} sample {done}", soft_wrap=True)
+            console.say(f"Done. Model of the last round: {places[-1]}")
+            console.say(f"Try: {program()} sample {places[-1]}")
     code = 128 + stopped_by if stopped_by else 0
     leave(code)
     return code
-
-
-def _run(rounds: Sequence[Recipe], folder: Path, console: Terminal) -> int:
-    """Run all rounds; return 0, or the number of the signal that stopped one."""
-    with Signals(announce) as signals:
-        for recipe in rounds:
-            place = checkpoints.round_folder(folder, recipe.distillation.round)
-            with RoundDisplay(console, recipe) as display:
-                stopped_by = train(recipe, place, display, signals)
-            if display.info is not None and stopped_by:  # the first of the processes
-                display.farewell(stopped_by)
-            if stopped_by:
-                return stopped_by
-    return 0
 
 
 class RoundDisplay(Display):

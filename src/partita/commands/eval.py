@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from partita.commands.own_options import check_own, own_options, with_own
-from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.parsing import MODEL, check_own, own_options, reader
 from partita.commands.sample import Manner
-from partita.commands.terminal import Terminal, passing_bar, print_json
-from partita.errors import naming, require, require_int, require_seed
-from partita.evaluation.judging import load_any
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.commands.terminal import Terminal, deliver, passing_bar
+from partita.errors import naming, require, require_ints
+from partita.evaluation.quality import load_any
+from partita.files.atomic import check_file
 from partita.modalities import modality_of
 from partita.modalities.base import Evaluation
-from partita.models.trained import TrainedModel
 from partita.provenance import environment
 from partita.samplers.front import fitting_samplers
 
@@ -41,87 +37,56 @@ class Options(Manner):
     """Steps of the sampler; the model's own unless given."""
     guidance: float | None = None
     """Classifier-free guidance weight (images); 0 is off."""
-    seed: int = 0
-    """Seed of every draw."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
     out: str | None = None
     """A JSON file to write the results to."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int(self.replicates, "--replicates", 2)
-        require_int(self.samples, "--samples", 0)
-        require_seed(self.seed, "--seed")
-        for name in ("limit", "steps"):
-            if getattr(self, name) is not None:
-                require_int(getattr(self, name), f"--{name}")
-        require(
-            self.file is not None or self.samples > 0,
-            "file",
-            "there is nothing to evaluate",
-            "give a file, or --samples",
-        )
-        if self.out is not None:
-            check_file(Path(self.out), "--out")
+        require_ints(self, "--", replicates=2, samples=0, limit=1, steps=1)
+        some = self.file is not None or self.samples > 0
+        require(some, "file", "there is nothing to evaluate", "give a file, or --samples")
+        check_file(self.out, "--out")
 
     def drawing(self) -> dict[str, Any]:
         """The sampling settings that were given; the model's own apply to the rest."""
-        more = {name: getattr(self, name) for name in ("steps", "guidance")}
-        return self.given() | {name: value for name, value in more.items() if value is not None}
+        return self.given() | self._given(("steps", "guidance"))
 
     def asked(self) -> Evaluation:
         """The request, in the form that modalities take."""
-        return Evaluation(
-            file=self.file,
-            limit=self.limit,
-            replicates=self.replicates,
-            samples=self.samples,
-            how=self.drawing(),
-            seed=self.seed,
-            device=self.device,
-            quiet=self.json,
-        )
+        names = ("file", "limit", "replicates", "samples", "seed", "device")
+        same = {name: getattr(self, name) for name in names}
+        return Evaluation(**same, how=self.drawing(), quiet=self.json)
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "eval",
-        "Evaluate a model. On a text (any that `partita train` reads): bits per character and\n"
-        "perplexity per token, with the standard error of the estimate. On texts that the model\n"
-        "writes: perplexity under a judge (an autoregressive model of yours), entropy, distinct\n"
-        "n-grams, and the share of words that the training text has. A model of images: bits per\n"
-        "dimension of the test images of a set; of images that it draws the share that a\n"
-        "classifier trained on the set takes for their class, and the Fréchet distance by its\n"
-        "features.",
-        [
-            "partita eval runs/notes-mdlm test.txt",
-            "partita eval default test.txt",
-            "partita eval runs/notes-mdlm test.txt --judge runs/judge --samples 256",
-            "partita eval runs/notes-mdlm --samples 64 --words notes.txt --out results.json",
-            "partita eval runs/notes-mdlm test.txt --samples 0 --profile profile.png",
-            "partita eval default test.txt --limit 2000 --samples 0 --order left-to-right",
-            "partita eval runs/digits-pgm digits --samples 500 --guidance 2 --steps 16",
-            "partita eval runs/digits-pgm digits --steps 8 --options.schedule linear",
-        ],
-    )
-    every = with_own(Options, OWN)
-    add_options(
-        parser, every, model=MODEL, file="?a text or a set of images to measure the likelihood of"
-    )
-    return parse(parser, words, every)
+options = reader(
+    "eval",
+    "Evaluate a model. On a text (any that `partita train` reads): bits per character and\n"
+    "perplexity per token, with the standard error of the estimate. On texts that the model\n"
+    "writes: perplexity under a judge (an autoregressive model of yours), entropy, distinct\n"
+    "n-grams, and the share of words that the training text has. A model of images: bits per\n"
+    "dimension of the test images of a set; of images that it draws the share that a\n"
+    "classifier trained on the set takes for their class, and the Fréchet distance by its\n"
+    "features.",
+    [
+        "partita eval runs/notes-mdlm test.txt",
+        "partita eval default test.txt",
+        "partita eval runs/notes-mdlm test.txt --judge runs/judge --samples 256",
+        "partita eval runs/notes-mdlm --samples 64 --words notes.txt --out results.json",
+        "partita eval runs/notes-mdlm test.txt --samples 0 --profile profile.png",
+        "partita eval default test.txt --limit 2000 --samples 0 --order left-to-right",
+        "partita eval runs/digits-pgm digits --samples 500 --guidance 2 --steps 16",
+        "partita eval runs/digits-pgm digits --steps 8 --options.schedule linear",
+    ],
+    Options,
+    own=OWN,
+    model=MODEL,
+    file="?a text or a set of images to measure the likelihood of",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    evaluate(options(words))
-
-
-def evaluate(chosen: Options) -> None:
     """Load, measure, print."""
+    chosen = options(words)
     check_own(chosen, OWN, chosen.asked())
     with naming({"device": "--device"}):
         loaded, identity = load_any(chosen.model, chosen.device)
@@ -133,24 +98,14 @@ def evaluate(chosen: Options) -> None:
         "environment": environment(loaded.device),
         "seed": chosen.seed,
         "replicates": chosen.replicates,
-        "manner": _sampling_settings(loaded, chosen) if chosen.samples else None,
+        "manner": None,
     }
+    if chosen.samples:  # as given, else the recipe's, else the method's
+        manner = loaded.drawing(chosen.drawing())
+        usual = fitting_samplers(str(loaded.method.family))[0]
+        results["manner"] = manner | {"sampler": manner["sampler"] or usual}
     bar = passing_bar(console)
     work = modality.evaluation(loaded, chosen.asked(), own)
     with bar, naming(chosen.names()):
         results |= work(bar)
-    # Printed first, so that a full disk does not lose the results.
-    if chosen.json:
-        print_json(results)
-    else:
-        console.print(modality.table(results))
-    if chosen.out is not None:
-        path = Path(chosen.out)
-        with parents_made(path):
-            write_whole(path, json.dumps(results, indent=1))
-
-
-def _sampling_settings(model: TrainedModel, chosen: Options) -> dict[str, Any]:
-    """The settings that samples are drawn with: as given, else the recipe's, else the method's."""
-    found = model.drawing(chosen.drawing())
-    return found | {"sampler": found["sampler"] or fitting_samplers(str(model.method.family))[0]}
+    deliver(console, results, modality.table, chosen.out, as_json=chosen.json)

@@ -10,9 +10,9 @@ import torch
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.parsing import MODEL, reader
 from partita.commands.terminal import Terminal
-from partita.errors import InputError, leaves, require
+from partita.errors import InputError, leaves, require, require_known
 from partita.files import format
 from partita.files.atomic import check_new
 from partita.models.find import read_found
@@ -37,9 +37,8 @@ class Options:
 
     def __post_init__(self) -> None:
         require(bool(self.out), "out", "is empty", "name a folder")
-        known = self.precision is None or self.precision in PRECISIONS
-        problem = f"unknown name {self.precision!r}"
-        require(known, "--precision", problem, f"known: {', '.join(PRECISIONS)}")
+        if self.precision is not None:
+            require_known(self.precision, "--precision", PRECISIONS)
         lonely = self.private and self.push is None
         require(not lonely, "--private", "nothing is uploaded", "give --push NAME/MODEL too")
         if self.push is not None:
@@ -49,31 +48,26 @@ class Options:
                 raise InputError("--push", str(error), "give NAME/MODEL") from error
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "export",
-        "Write a model as a folder of safetensors and JSON with a model card, without the state\n"
-        "that only training needs and without folders of this machine: of the training text only\n"
-        "the name is written. A license and a language that the card of an exported model states\n"
-        "are kept. partita.load reads it, from disk or from the hub.",
-        [
-            "partita export runs/notes-mdlm notes-model",
-            "partita export runs/notes-mdlm notes-model --precision bfloat16",
-            "partita export runs/notes-mdlm notes-model --push NAME/notes-model",
-        ],
-    )
-    add_options(parser, Options, model=MODEL, out="the folder to write; it must not exist yet")
-    return parse(parser, words, Options)
+options = reader(
+    "export",
+    "Write a model as a folder of safetensors and JSON with a model card, without the state\n"
+    "that only training needs and without folders of this machine: of the training text only\n"
+    "the name is written. A license and a language that the card of an exported model states\n"
+    "are kept. partita.load reads it, from disk or from the hub.",
+    [
+        "partita export runs/notes-mdlm notes-model",
+        "partita export runs/notes-mdlm notes-model --precision bfloat16",
+        "partita export runs/notes-mdlm notes-model --push NAME/notes-model",
+    ],
+    Options,
+    model=MODEL,
+    out="the folder to write; it must not exist yet",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    export(options(words))
-
-
-def export(chosen: Options) -> None:
     """Load, write, upload."""
+    chosen = options(words)
     out = Path(chosen.out)
     check_new(out, "out")
     model, stored = read_found(_with_precision, chosen.model)
@@ -82,10 +76,10 @@ def export(chosen: Options) -> None:
     model.save(out)
     console = Terminal()
     shown = str(precision).removeprefix("torch.")
-    console.print(f"Exported to {out}, weights in {shown}", soft_wrap=True)
+    console.say(f"Exported to {out}, weights in {shown}")
     if chosen.push is not None:
         url = _push(model, chosen.push, chosen.private, out)
-        console.print(f"Uploaded: {url}", soft_wrap=True)
+        console.say(f"Uploaded: {url}")
 
 
 def _with_precision(folder: Path) -> tuple[TrainedModel, torch.dtype]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from rich.table import Table
 
-from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.commands.parsing import flags_of, reader
 from partita.commands.terminal import Terminal
 from partita.data.prepare import read_tokenizer, tokenizer_file
 from partita.data.tokenizers import Tokenizer
-from partita.errors import InputError, naming, require, require_int
+from partita.errors import InputError, naming, require, require_int, require_ints, require_known
 from partita.files.atomic import check_new
 from partita.files.downloads import NotFetchedError, fetch
 from partita.files.names import ASK_THE_HUB, PREFIX, Hosted, missing
@@ -60,14 +59,11 @@ class Options:
     def __post_init__(self) -> None:
         require(bool(self.file), "file", "is empty", "name a file")
         require(bool(self.out), "out", "is empty", "name a folder")
-        if self.heads is not None:
-            require_int(self.heads, "--heads")
+        require_ints(self, "--", heads=1)
         require_int(self.length, "--length", 1, _LONGEST)
         require_method(self.method, "--method")
         for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            problem = f"unknown name {value!r}"
-            require(value in known, f"--{name}", problem, f"known: {', '.join(known)}")
+            require_known(getattr(self, name), f"--{name}", known)
         require(all(self.skipped()), "--skip", "names an empty prefix", "leave it out")
 
     def skipped(self) -> tuple[str, ...]:
@@ -75,44 +71,34 @@ class Options:
         return tuple(self.skip.split(",")) if self.skip else ()
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "import",
-        "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
-        "be Lightning's .ckpt or .safetensors; nothing in them is run, so strangers' files are\n"
-        "fine. The hyper-parameters in it, a config.json beside it or --method say what it is:\n"
-        "MDLM, PGM, their SDTT students, or the autoregressive baseline. Time layers of a network\n"
-        "that always gets the same time are folded into the others: the model computes the same\n"
-        "and is smaller. Other methods' files (SEDD, Duo, BD3-LM) are refused, with the reason.\n\n"
-        "On the Hugging Face hub: jdeschena/pgm (mdlm.ckpt, pgm_8_8.ckpt, pgm_6_6_dim1024.ckpt\n"
-        "and their *_sdtt_* students), jdeschena/sdtt (model.safetensors of many revisions) and\n"
-        "kuleshov-group/mdlm-owt (model.safetensors).",
-        [
-            "partita import pgm_8_8.ckpt pgm",
-            "partita import hf:jdeschena/pgm/mdlm.ckpt mdlm --weights ema",
-            "partita import hf:jdeschena/sdtt/model.safetensors@teacher_1M_sm teacher",
-            "partita import own.ckpt own --tokenizer tokenizer.json --length 128 --weights raw",
-            "partita import bare.safetensors own --method mdlm",
-            "partita import student.ckpt student --skip teacher.",
-        ],
-    )
-    add_options(
-        parser,
-        Options,
-        file="a checkpoint: a path, or hf:OWNER/REPOSITORY/FILE[@REVISION] on the hub",
-        out="the folder to write; it must not exist yet",
-    )
-    return parse(parser, words, Options)
+options = reader(
+    "import",
+    "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
+    "be Lightning's .ckpt or .safetensors; nothing in them is run, so strangers' files are\n"
+    "fine. The hyper-parameters in it, a config.json beside it or --method say what it is:\n"
+    "MDLM, PGM, their SDTT students, or the autoregressive baseline. Time layers of a network\n"
+    "that always gets the same time are folded into the others: the model computes the same\n"
+    "and is smaller. Other methods' files (SEDD, Duo, BD3-LM) are refused, with the reason.\n\n"
+    "On the Hugging Face hub: jdeschena/pgm (mdlm.ckpt, pgm_8_8.ckpt, pgm_6_6_dim1024.ckpt\n"
+    "and their *_sdtt_* students), jdeschena/sdtt (model.safetensors of many revisions) and\n"
+    "kuleshov-group/mdlm-owt (model.safetensors).",
+    [
+        "partita import pgm_8_8.ckpt pgm",
+        "partita import hf:jdeschena/pgm/mdlm.ckpt mdlm --weights ema",
+        "partita import hf:jdeschena/sdtt/model.safetensors@teacher_1M_sm teacher",
+        "partita import own.ckpt own --tokenizer tokenizer.json --length 128 --weights raw",
+        "partita import bare.safetensors own --method mdlm",
+        "partita import student.ckpt student --skip teacher.",
+    ],
+    Options,
+    file="a checkpoint: a path, or hf:OWNER/REPOSITORY/FILE[@REVISION] on the hub",
+    out="the folder to write; it must not exist yet",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    import_checkpoint(options(words))
-
-
-def import_checkpoint(chosen: Options) -> None:
     """Run the quick checks first; then read, convert, write."""
+    chosen = options(words)
     out = Path(chosen.out)
     check_new(out, "out")
     hosted = _hosted(chosen.file)
@@ -128,7 +114,7 @@ def import_checkpoint(chosen: Options) -> None:
         tokenizer = find_tokenizer(name)
         if hosted is not None:
             path = _download(console, *hosted, chosen.method)
-        model = import_model(path, tokenizer, how, partial(_say, console), name)
+        model = import_model(path, tokenizer, how, console.say, name)
     model.save(out)
     report(console, model, out)
 
@@ -149,25 +135,16 @@ def find_tokenizer(name: str) -> Tokenizer:
 def report(console: Terminal, model: TextModel, out: Path) -> None:
     """Print a summary of the model, and what to do with it."""
     facts = model.provenance
-    parameters = sum(parameter.numel() for parameter in model.method.parameters())
-    rows = {
-        "method": f"{model.recipe.method.name} ({facts['detected']})",
-        "parameters": f"{parameters:,}",
-        "network": network_in_words(model.recipe),
-        "weights": facts["weights"],
-        "tokenizer": f"{model.recipe.tokenizer.name}, {model.tokenizer.vocab_size:,} tokens",
-    }
+    tokenizer = f"{model.recipe.tokenizer.name}, {model.tokenizer.vocab_size:,} tokens"
     table = Table(show_header=False, box=None)
-    for name, value in rows.items():
-        table.add_row(name, value)
-    _say(console, f"Imported to {out}")
+    table.add_row("method", f"{model.recipe.method.name} ({facts['detected']})")
+    table.add_row("parameters", f"{model.parameter_count:,}")
+    table.add_row("network", network_in_words(model.recipe))
+    table.add_row("weights", facts["weights"])
+    table.add_row("tokenizer", tokenizer)
+    console.say(f"Imported to {out}")
     console.print(table)
-    _say(console, f"Try: partita sample {out}")
-
-
-def _say(console: Terminal, text: str) -> None:
-    """Print a line in which file names stay as they are."""
-    console.print(text, soft_wrap=True)
+    console.say(f"Try: partita sample {out}")
 
 
 # Files on the hub --------------------------------------------------------------------------------
@@ -185,7 +162,7 @@ def _hosted(name: str) -> tuple[Hosted, str] | None:
 
 def _download(console: Terminal, asked: Hosted, file: str, method: str | None) -> Path:
     """Fetch a file, and the config.json beside it unless the file contains its configuration."""
-    _say(console, f"Fetching {file} of {asked.repository}, unless it is in the cache")
+    console.say(f"Fetching {file} of {asked.repository}, unless it is in the cache")
     try:
         if file.endswith(_SELF_CONTAINED):
             return fetch(asked, file)

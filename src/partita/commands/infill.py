@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from partita.commands.declared import Parser
-from partita.commands.own_options import check_own, own_options, with_own
 from partita.commands.parsing import (
     MODEL,
     OPTIONAL_MODEL,
     add_options,
+    check_own,
     count_places,
     make_parser,
+    own_options,
     parse,
+    with_own,
 )
 from partita.commands.sample import Drawing, print_drawn, watched
 from partita.commands.terminal import Terminal
@@ -74,12 +76,8 @@ def _parser(model: str) -> Parser:
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    infill(options(words))
-
-
-def infill(chosen: Options) -> None:
     """Load, fill in, print."""
+    chosen = options(words)
     known = MODALITIES if chosen.model is not None else [SHIPPED]
     check_own(chosen, OWN, chosen.asked(), known)
     console = Terminal(stderr=chosen.json)

@@ -9,13 +9,16 @@ from typing import Any
 
 from rich.table import Table
 
-from partita.commands.parsing import MODEL, add_options, make_parser, parse
+from partita.commands.parsing import MODEL, reader
 from partita.commands.terminal import Terminal, print_json
+from partita.config.method import parameters_of
 from partita.config.migration import saved_recipe
 from partita.config.recipe import flatten
 from partita.files import format
+from partita.methods import METHODS
 from partita.models import checkpoints
 from partita.models.find import read_found
+from partita.samplers.front import fitting_samplers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,29 +30,23 @@ class Options:
     """Print JSON, for machines."""
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "info",
-        "Check a model's files and print its full recipe, provenance, metrics and checksums.\n"
-        "Tokenizers of `partita vq` and classifiers of `partita eval` can be asked as well.",
-        [
-            "partita info runs/notes-mdlm",
-            "partita info runs/notes-mdlm --json",
-            "partita info default",
-        ],
-    )
-    add_options(parser, Options, model=MODEL)
-    return parse(parser, words, Options)
+options = reader(
+    "info",
+    "Check a model's files and print its full recipe, provenance, metrics and checksums.\n"
+    "Tokenizers of `partita vq` and classifiers of `partita eval` can be asked as well.",
+    [
+        "partita info runs/notes-mdlm",
+        "partita info runs/notes-mdlm --json",
+        "partita info default",
+    ],
+    Options,
+    model=MODEL,
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    show_info(options(words))
-
-
-def show_info(chosen: Options) -> None:
     """Check the files and print what they contain."""
+    chosen = options(words)
     facts = gather(chosen.model)
     if chosen.json:
         print_json(facts)
@@ -85,13 +82,24 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def print_facts(console: Terminal, facts: dict[str, Any]) -> None:
     """Print the facts as text, a line for every key."""
-    console.print(
-        f"{facts['folder']}: {facts['kind']}, {facts['parameters']:,} parameters", soft_wrap=True
-    )
+    console.say(f"{facts['folder']}: {facts['kind']}, {facts['parameters']:,} parameters")
     if facts["checkpoints"]:
-        console.print(f"checkpoints: {', '.join(facts['checkpoints'])}", soft_wrap=True)
+        console.say(f"checkpoints: {', '.join(facts['checkpoints'])}")
     for section in ("recipe", "provenance", "state", "checksums"):
         table = Table(title=section, title_justify="left", show_header=False, box=None)
+        usual = _defaults_of_the_method(facts[section]) if section == "recipe" else {}
         for key, value in flatten(facts[section]).items():
-            table.add_row(key, str(value))
+            table.add_row(key, usual.get(key, "not set") if value is None else str(value))
         console.print(table)
+
+
+def _defaults_of_the_method(recipe: dict[str, Any]) -> dict[str, str]:
+    """What holds where a recipe leaves a choice to its method."""
+    name = recipe.get("method", {}).get("name")
+    if name not in METHODS:  # it may be a user's, whose file is not loaded
+        return {}
+    sampler = fitting_samplers(METHODS[name].family)[0]
+    own = f"the default of {name}"
+    return {f"method.{key}": own for key in parameters_of(name)} | {
+        "sampling.sampler": f"{sampler}, {own}"
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,16 @@ from typing import Any
 from docstring_parser import parse_from_object
 from rich.table import Table
 
-from partita.commands.parsing import add_options, make_parser, parse
-from partita.commands.terminal import Terminal, heading, print_json
+from partita.commands.parsing import reader
+from partita.commands.terminal import Terminal, print_json
 from partita.config.method import own_options, parameters_of
 from partita.methods import METHODS
+from partita.modalities.base import heading
 from partita.networks.kind_options import KindOptions
 from partita.networks.kinds import NETWORKS
 from partita.optim.optimizers import OPTIMIZERS
 from partita.processes.corruption import CORRUPTIONS
-from partita.registry import FROM_ELSEWHERE, Option, options_of
+from partita.registry import FROM_ELSEWHERE, Option, Registry, options_of
 from partita.samplers import SAMPLERS
 from partita.samplers.front import fitting_samplers
 from partita.schedules import SCHEDULES
@@ -37,17 +38,15 @@ class Options:
     """Print JSON, for machines."""
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "methods",
-        "List every method with its paper, the equation of its loss, the samplers and networks\n"
-        "that fit it and its options; then samplers, networks, schedules, corruptions and\n"
-        "optimizers, a line for each.",
-        ["partita methods", "partita methods d3pm", "partita methods --json"],
-    )
-    add_options(parser, Options, name="?one method alone")
-    return parse(parser, words, Options)
+options = reader(
+    "methods",
+    "List every method with its paper, the equation of its loss, the samplers and networks\n"
+    "that fit it and its options; then samplers, networks, schedules, corruptions and\n"
+    "optimizers, a line for each.",
+    ["partita methods", "partita methods d3pm", "partita methods --json"],
+    Options,
+    name="?one method alone",
+)
 
 
 def run(words: Sequence[str]) -> None:
@@ -70,26 +69,25 @@ def run(words: Sequence[str]) -> None:
 
 def gather() -> dict[str, dict[str, Any]]:
     """All registries: every name with its description."""
-    return {
-        "methods": {name: facts_of(name) for name in METHODS},
-        "samplers": {
-            name: _line(SAMPLERS[name].run, options_of(SAMPLERS[name].run, keywords=True))
-            for name in SAMPLERS
-        },
-        "networks": {
-            name: _line(NETWORKS[name].network, options_of(NETWORKS[name].options))
-            for name in NETWORKS
-        },
-        "schedules": {
-            name: _line(SCHEDULES[name], options_of(SCHEDULES[name], FROM_ELSEWHERE))
-            for name in SCHEDULES
-        },
-        "corruptions": {
-            name: _line(CORRUPTIONS[name], options_of(CORRUPTIONS[name], FROM_ELSEWHERE))
-            for name in CORRUPTIONS
-        },
-        "optimizers": {name: _line(OPTIMIZERS[name]) for name in OPTIMIZERS},
+
+    def line(entry: Any) -> str:  # noqa: ANN401 - of several registries
+        return _line(entry, options_of(entry, FROM_ELSEWHERE))
+
+    registries: dict[str, tuple[Registry[Any], Callable[[Any], str]]] = {
+        "samplers": (
+            SAMPLERS,
+            lambda found: _line(found.run, options_of(found.run, keywords=True)),
+        ),
+        "networks": (NETWORKS, lambda found: _line(found.network, options_of(found.options))),
+        "schedules": (SCHEDULES, line),
+        "corruptions": (CORRUPTIONS, line),
+        "optimizers": (OPTIMIZERS, _line),
     }
+    lists = {
+        title: {name: described(registry[name]) for name in registry}
+        for title, (registry, described) in registries.items()
+    }
+    return {"methods": {name: facts_of(name) for name in METHODS}, **lists}
 
 
 def facts_of(name: str) -> dict[str, Any]:

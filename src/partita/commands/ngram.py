@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from rich.progress import Progress
+from rich.table import Table
 
 from partita.categorical import Decoding
-from partita.commands.accuracy import BLANKS
-from partita.commands.ngram_table import table
-from partita.commands.parsing import add_options, flags_of, make_parser, parse
-from partita.commands.terminal import Terminal, passing_bar, print_json
+from partita.commands.accuracy import BLANKS, add_bits
+from partita.commands.parsing import Shared, flags_of, reader
+from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.data.documents import Corpus
 from partita.data.scored_rows import token_stream
 from partita.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
-from partita.errors import naming, require, require_int, require_seed
-from partita.evaluation.judging import Identified, described, load_identified, load_judge, written
-from partita.evaluation.quality import WordList
-from partita.evaluation.questions import Questions, last_words, words_inside
-from partita.evaluation.tasks import blank_results
-from partita.files.atomic import check_file, parents_made, write_whole
+from partita.errors import naming, require, require_int, require_ints
+from partita.evaluation.quality import (
+    Identified,
+    described,
+    known_words,
+    load_identified,
+    load_judge,
+    written,
+)
+from partita.evaluation.questions import Questions, blank_results, last_words, words_inside
+from partita.files.atomic import check_file
+from partita.modalities.base import heading, spread
+from partita.modalities.text_evaluation import add_likelihood, add_samples
 from partita.provenance import environment
 from partita.studies.ngram import LONGEST, NGram
 from partita.studies.ngram_blanks import BEAM, both_sides, left_answers
 
 LENGTH = 256  # tokens of windows and samples, if no model determines it
+ASKING = ("infill", "last_word")  # flags of files with questions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Shared):
     """Options of `partita ngram`."""
 
     train: str
@@ -66,23 +74,13 @@ class Options:
     """An autoregressive model that judges the samples."""
     length: int | None = None
     """Tokens of a window and of a sample; the model's length, or 256, unless given."""
-    seed: int = 0
-    """Seed of the samples, and of the words that are hidden."""
-    device: str = "auto"
-    """Where the judge runs: cpu, cuda, or auto. Counting needs no more than a CPU."""
     out: str | None = None
     """A JSON file to write the results to."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_int(self.order, "--order", 1, LONGEST)
-        for name, least in (("limit", 1), ("length", 3), ("count", 2)):
-            if getattr(self, name) is not None:
-                require_int(getattr(self, name), f"--{name}", least)
-        require_int(self.beam, "--beam")
-        require_int(self.samples, "--samples", 0)
-        require_seed(self.seed, "--seed")
+        require_ints(self, "--", limit=1, length=3, count=2, beam=1, samples=0)
         with naming(flags_of(Options, "train")):
             _ = self.decoding
         wanted = (self.test, self.infill, self.last_word, self.samples or None)
@@ -91,8 +89,7 @@ class Options:
         require(some, "train", "there is nothing to do with the counts", remedy)
         needed = self.judge is None or self.samples > 0
         require(needed, "--judge", "there are no samples to look at", "give --samples")
-        if self.out is not None:
-            check_file(Path(self.out), "--out")
+        check_file(self.out, "--out")
 
     @property
     def decoding(self) -> Decoding:
@@ -100,182 +97,176 @@ class Options:
         return Decoding(self.temperature, self.top_k, self.top_p)
 
 
-class Setting(NamedTuple):
-    """The tokenizer, and how text files are read."""
-
-    tokenizer: Tokenizer
-    length: int
-    field: str
-    documents: str
-
-
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "ngram",
-        "Count the n-grams of a text (interpolated modified Kneser-Ney) and measure this baseline\n"
-        "with the metrics of partita eval and partita accuracy: the likelihood of a text (exact),\n"
-        "how often it predicts a hidden word (from both sides, and from the left one alone), and\n"
-        "the quality of its texts. A model that does not beat it has learned little.\n"
-        "The hidden words are those of partita accuracy --task infill with the same tokenizer,\n"
-        "--length, --count and --seed.",
-        [
-            "partita ngram notes.txt --test test.txt",
-            "partita ngram notes.txt --tokenizer runs/notes-mdlm --infill test.txt --count 500",
-            "partita ngram notes.txt --order 3 --samples 64 --judge runs/judge --out trigrams.json",
-            "partita ngram notes.txt --samples 64 --judge runs/judge --temperature 0.8",
-        ],
-    )
-    add_options(parser, Options, train="a text to count: any that `partita train` reads")
-    return parse(parser, words, Options)
+options = reader(
+    "ngram",
+    "Count the n-grams of a text (interpolated modified Kneser-Ney) and measure this baseline\n"
+    "with the metrics of partita eval and partita accuracy: the likelihood of a text (exact),\n"
+    "how often it predicts a hidden word (from both sides, and from the left one alone), and\n"
+    "the quality of its texts. A model that does not beat it has learned little.\n"
+    "The hidden words are those of partita accuracy --task infill with the same tokenizer,\n"
+    "--length, --count and --seed.",
+    [
+        "partita ngram notes.txt --test test.txt",
+        "partita ngram notes.txt --tokenizer runs/notes-mdlm --infill test.txt --count 500",
+        "partita ngram notes.txt --order 3 --samples 64 --judge runs/judge --out trigrams.json",
+        "partita ngram notes.txt --samples 64 --judge runs/judge --temperature 0.8",
+    ],
+    Options,
+    train="a text to count: any that `partita train` reads",
+)
 
 
 def run(words: Sequence[str]) -> None:
     """Count the n-grams, measure, print the results."""
     chosen = options(words)
     with naming(flags_of(Options, "train")):
-        setting = _setting(chosen)
+        study = _Study(chosen)
         examiner = None if chosen.judge is None else load_judge(chosen.judge, chosen.device)
-    corpus = _corpus(chosen.train, setting, "train")
+    corpus = study.corpus(chosen.train, "train")
     files = {
-        flag: _corpus(path, setting, f"--{flag}")
-        for flag in ("test", "infill", "last_word")
+        flag: study.corpus(path, f"--{flag}")
+        for flag in ("test", *ASKING)
         if (path := getattr(chosen, flag)) is not None
     }
-    questions_of = {
-        flag: _questions(flag, files[flag], setting, chosen)
-        for flag in ("infill", "last_word")
-        if flag in files
-    }
+    asked = {flag: study.questions(flag, files[flag]) for flag in ASKING if flag in files}
     device = torch.device("cpu") if examiner is None else examiner[0].device
     console = Terminal(stderr=chosen.json)
     with passing_bar(console) as bar:
-        model, facts = _counted(corpus, setting, chosen, bar)
-        results: dict[str, Any] = {
-            "model": facts,
-            "environment": environment(device),
-            "seed": chosen.seed,
-        }
+        model, facts = study.counted(corpus, bar)
+        results = {"model": facts, "environment": environment(device), "seed": chosen.seed}
         if "test" in files:
-            results["likelihood"] = _likelihood(model, files["test"], setting, chosen)
-        for flag, questions in questions_of.items():
-            results[flag] = _answers(model, flag, questions, chosen, bar)
+            results["likelihood"] = study.likelihood(model, files["test"])
+        for flag, questions in asked.items():
+            results[flag] = study.answers(model, flag, questions, bar)
         if chosen.samples:
-            results["samples"] = _samples(model, corpus, setting, examiner, chosen, bar)
-    # Printed first, so that a full disk does not lose the results.
-    print_json(results) if chosen.json else console.print(table(results))
-    if chosen.out is not None:
-        with parents_made(Path(chosen.out)):
-            write_whole(Path(chosen.out), json.dumps(results, indent=1))
+            results["samples"] = study.samples(model, corpus, examiner, bar)
+    deliver(console, results, table, chosen.out, as_json=chosen.json)
 
 
-def _setting(chosen: Options) -> Setting:
-    """The tokenizer by its name, or a model's tokenizer with its length and text settings."""
-    length = chosen.length or LENGTH
-    if chosen.tokenizer == "bytes":
-        return Setting(ByteTokenizer(), length, "text", "paragraph")
-    if chosen.tokenizer == "text8":  # has no line breaks
-        return Setting(CharacterTokenizer(), length, "text", "file")
-    with naming({"model": "--tokenizer"}):
-        model, _ = load_identified(chosen.tokenizer, "cpu")
-    data = model.recipe.data
-    return Setting(model.tokenizer, chosen.length or model.length, data.field, data.documents)
+class _Study:
+    """The tokenizer, how text files are read, and what is measured with them."""
 
+    def __init__(self, chosen: Options) -> None:
+        """The tokenizer by its name, or a model's tokenizer with its length and text settings."""
+        self.chosen, self.length = chosen, chosen.length or LENGTH
+        self.tokenizer: Tokenizer
+        self.field, self.documents = "text", "paragraph"
+        if chosen.tokenizer == "bytes":
+            self.tokenizer = ByteTokenizer()
+        elif chosen.tokenizer == "text8":
+            self.tokenizer, self.documents = CharacterTokenizer(), "file"  # has no line breaks
+        else:
+            with naming({"model": "--tokenizer"}):
+                model, _ = load_identified(chosen.tokenizer, "cpu")
+            data = model.recipe.data
+            self.tokenizer, self.length = model.tokenizer, chosen.length or model.length
+            self.field, self.documents = data.field, data.documents
 
-def _corpus(path: str, setting: Setting, name: str) -> Corpus:
-    with naming({"path": name}):
-        return Corpus(path, setting.field, setting.documents)
+    def corpus(self, path: str, name: str) -> Corpus:
+        with naming({"path": name}):
+            return Corpus(path, self.field, self.documents)
 
+    def questions(self, flag: str, corpus: Corpus) -> Questions:
+        setting, count = (corpus, self.tokenizer, self.length), self.chosen.count
+        with _reading(f"--{flag}"):
+            if flag == "last_word":
+                return last_words(*setting, count)
+            return words_inside(*setting, count or BLANKS, self.chosen.seed)
 
-def _read(name: str) -> dict[str, str]:
-    """Names under which errors in a file are reported: the flag that gives the file."""
-    return dict.fromkeys(("path", "field", "text", "file"), name)
+    def counted(self, corpus: Corpus, bar: Progress) -> tuple[NGram, dict[str, Any]]:
+        """The n-gram model, and the facts of its training text."""
+        chosen, size = self.chosen, self.tokenizer.vocab_size
+        task = bar.add_task("counting", total=1.0)
+        with _reading("train"), naming({"tokens": "train", "order": "--order"}):
+            tokens = token_stream(corpus, self.tokenizer, chosen.limit).tokens
+            model = NGram.train(
+                tokens, size, chosen.order, lambda share: bar.update(task, completed=share)
+            )
+        return model, {
+            "train": chosen.train,
+            "sha256": [content.hex() for _, content in corpus.identity()],
+            "tokenizer": chosen.tokenizer,
+            "order": chosen.order,
+            "tokens": len(tokens),
+            "grams": [len(level.keys) for level in model.levels],
+        }
 
+    def likelihood(self, model: NGram, corpus: Corpus) -> dict[str, Any]:
+        """The exact likelihood of a text, as one sequence that is not cut into windows."""
+        with _reading("--test"):
+            tokens, characters, size = token_stream(corpus, self.tokenizer)
+        bits = model.stream_nats(tokens) / math.log(2)
+        sizes = {"character": characters, "byte": size, "token": len(tokens)}
+        each = {f"bits_per_{name}": bits / size for name, size in sizes.items()}
+        each["perplexity"] = 2 ** each["bits_per_token"]
+        facts = {"file": self.chosen.test, "exact": True, "tokens": len(tokens)}
+        errors = {f"{name}_error": 0.0 for name in each}
+        return facts | {"characters": characters, **each, **errors}
 
-def _questions(flag: str, corpus: Corpus, setting: Setting, chosen: Options) -> Questions:
-    with naming(_read(f"--{flag}")):
-        if flag == "last_word":
-            return last_words(corpus, setting.tokenizer, setting.length, chosen.count)
-        count = chosen.count or BLANKS
-        return words_inside(corpus, setting.tokenizer, setting.length, count, chosen.seed)
+    def answers(
+        self, model: NGram, flag: str, questions: Questions, bar: Progress
+    ) -> dict[str, Any]:
+        """Answers from the left side, as by an autoregressive model; infill also from both."""
+        blanks, inside = questions.blanks, flag == "infill"
+        task = bar.add_task(flag.replace("_", " "), total=len(blanks) * (2 if inside else 1))
+        advance = partial(bar.advance, task)
+        left = blank_results(left_answers(model, blanks, advance), blanks)
+        facts = {"cut": questions.cut, "left_out": questions.left_out}
+        results = {"file": getattr(self.chosen, flag), **facts, "left_side": left}
+        if inside:
+            beam = self.chosen.beam
+            results["both_sides"] = both_sides(model, blanks, beam=beam, progress=advance)
+        return results
 
+    def samples(
+        self, model: NGram, corpus: Corpus, examiner: Identified | None, bar: Progress
+    ) -> dict[str, Any]:
+        """Write texts, and measure them as `partita eval` does."""
+        chosen = self.chosen
+        task = bar.add_task("samples", total=chosen.samples)
 
-def _counted(
-    corpus: Corpus, setting: Setting, chosen: Options, bar: Progress
-) -> tuple[NGram, dict[str, Any]]:
-    """The n-gram model, and the facts of its training text."""
-    task = bar.add_task("counting", total=1.0)
-    with naming(_read("train") | {"tokens": "train", "order": "--order"}):
-        tokens = token_stream(corpus, setting.tokenizer, chosen.limit).tokens
-        model = NGram.train(
-            tokens,
-            setting.tokenizer.vocab_size,
-            chosen.order,
-            lambda share: bar.update(task, completed=share),
+        def write(count: int, first: int) -> list[str]:
+            place = {"seed": chosen.seed, "first": first}
+            tokens = model.sample(count, self.length, **place, decoding=chosen.decoding)
+            return [self.tokenizer.decode(row) for row in tokens.tolist()]
+
+        texts = written(chosen.samples, write, partial(bar.advance, task))
+        words = known_words(corpus)
+        return vars(chosen.decoding) | described(
+            texts, self.tokenizer, words, examiner, cut_ends=True
         )
-    return model, {
-        "train": chosen.train,
-        "sha256": [content.hex() for _, content in corpus.identity()],
-        "tokenizer": chosen.tokenizer,
-        "order": chosen.order,
-        "tokens": len(tokens),
-        "grams": [len(level.keys) for level in model.levels],
-    }
 
 
-def _likelihood(model: NGram, corpus: Corpus, setting: Setting, chosen: Options) -> dict[str, Any]:
-    """The exact likelihood of a text, as one sequence that is not cut into windows."""
-    with naming(_read("--test")):
-        tokens, characters, size = token_stream(corpus, setting.tokenizer)
-    bits = model.stream_nats(tokens) / math.log(2)
-    sizes = {"character": characters, "byte": size, "token": len(tokens)}
-    each = {f"bits_per_{name}": bits / size for name, size in sizes.items()}
-    each["perplexity"] = 2 ** each["bits_per_token"]
-    return {
-        "file": chosen.test,
-        "exact": True,
-        "tokens": len(tokens),
-        "characters": characters,
-        **each,
-        **{f"{name}_error": 0.0 for name in each},
-    }
+def _reading(name: str) -> AbstractContextManager[None]:
+    """Errors in a file are reported under the flag that gives it."""
+    return naming(dict.fromkeys(("path", "field", "text", "file"), name))
 
 
-def _answers(
-    model: NGram, flag: str, questions: Questions, chosen: Options, bar: Progress
-) -> dict[str, Any]:
-    """Answers from the left side alone, as by an autoregressive model; infill also from both."""
-    blanks, inside = questions.blanks, flag == "infill"
-    task = bar.add_task(flag.replace("_", " "), total=len(blanks) * (2 if inside else 1))
-
-    def advance(count: int) -> None:
-        bar.advance(task, count)
-
-    left = blank_results(left_answers(model, blanks, advance), blanks)
-    facts = {"cut": questions.cut, "left_out": questions.left_out}
-    results = {"file": getattr(chosen, flag), **facts, "left_side": left}
-    if inside:
-        results["both_sides"] = both_sides(model, blanks, beam=chosen.beam, progress=advance)
-    return results
+def table(results: dict[str, Any]) -> Table:
+    """The results as a table."""
+    shown, model = Table("", "", show_header=False), results["model"]
+    counted = f"{model['tokens']:,} tokens, {sum(model['grams']):,} grams"
+    shown.add_row(heading(f"{model['order']}-grams"), f"{model['train']}: {counted}")
+    if "likelihood" in results:
+        add_likelihood(shown, results["likelihood"])
+    for flag in ASKING:
+        if flag in results:
+            shown.add_row(heading(flag.replace("_", "-")), results[flag]["file"])
+            _add_answers(shown, results[flag])
+    if "samples" in results:
+        add_samples(shown, results["samples"])
+    return shown
 
 
-def _samples(
-    model: NGram,
-    corpus: Corpus,
-    setting: Setting,
-    examiner: Identified | None,
-    chosen: Options,
-    bar: Progress,
-) -> dict[str, Any]:
-    """Write texts, and measure them as `partita eval` does."""
-    task = bar.add_task("samples", total=chosen.samples)
-
-    def write(count: int, first: int) -> list[str]:
-        place = {"seed": chosen.seed, "first": first}
-        tokens = model.sample(count, setting.length, **place, decoding=chosen.decoding)
-        return [setting.tokenizer.decode(row) for row in tokens.tolist()]
-
-    texts = written(chosen.samples, write, lambda count: bar.advance(task, count))
-    words = WordList.of_corpus(corpus)
-    found = described(texts, setting.tokenizer, words, examiner, cut_ends=True)
-    return vars(chosen.decoding) | found
+def _add_answers(shown: Table, found: dict[str, Any]) -> None:
+    left = found["left_side"]
+    shown.add_row("questions", str(left["count"]))
+    for name in ("both_sides", "left_side"):
+        if name in found:
+            share = spread(found[name], "accuracy", ".1%")
+            shown.add_row(f"accuracy by {name.replace('_', ' ')}", share)
+    single = found.get("both_sides", {}).get("one_token")
+    if single is not None:
+        bits = spread(single, "bits_per_answer", ".3f")
+        shown.add_row("bits by both sides", f"{bits} ({single['count']} of one token)")
+    add_bits(shown, left, where=" by left side")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
-from partita.commands.parsing import make_parser, parse
+from partita.commands.parsing import reader
 from partita.commands.terminal import Terminal, Words
 from partita.config.data import NAMES, DataOptions, TokenizerOptions
 from partita.data.kinds import kind_of
@@ -24,41 +24,28 @@ class Options:
     tokenizer: TokenizerOptions = TokenizerOptions()  # noqa: RUF009
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "prepare",
-        "Turn text or images into tokens on disk, once. Reads plain text, JSONL and Parquet,\n"
-        "plain or compressed (.gz, .xz, .zst), a file or a folder of files, larger than memory if\n"
-        "need be, and Hugging Face data sets (hf:NAME); with a tokenizer of images (pixels, or\n"
-        "one that `partita vq` trained), sets of images. The result is cached under a name made\n"
-        "of the data and the options: the same again is not redone. `partita train` does this\n"
-        "itself.",
-        [
-            "partita prepare notes.txt",
-            "partita prepare corpus/ --tokenizer.name bpe --tokenizer.vocab_size 8192",
-            "partita prepare dump.jsonl.gz --data.field body --data.validation_fraction 0.01",
-            "partita prepare digits --tokenizer.name pixels",
-        ],
-    )
-    parser.add(
-        "corpus",
-        nargs="?",
-        type=str,
-        help="a file, a folder whose files are read, hf:NAME, or a set of images",
-    )
-    parser.add_class_arguments(DataOptions, "data")
-    parser.add_class_arguments(TokenizerOptions, "tokenizer")
-    return parse(parser, words, Options)
+options = reader(
+    "prepare",
+    "Turn text or images into tokens on disk, once. Reads plain text, JSONL and Parquet,\n"
+    "plain or compressed (.gz, .xz, .zst), a file or a folder of files, larger than memory if\n"
+    "need be, and Hugging Face data sets (hf:NAME); with a tokenizer of images (pixels, or\n"
+    "one that `partita vq` trained), sets of images. The result is cached under a name made\n"
+    "of the data and the options: the same again is not redone. `partita train` does this\n"
+    "itself.",
+    [
+        "partita prepare notes.txt",
+        "partita prepare corpus/ --tokenizer.name bpe --tokenizer.vocab_size 8192",
+        "partita prepare dump.jsonl.gz --data.field body --data.validation_fraction 0.01",
+        "partita prepare digits --tokenizer.name pixels",
+    ],
+    Options,
+    corpus="?a file, a folder whose files are read, hf:NAME, or a set of images",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    prepare(options(words))
-
-
-def prepare(chosen: Options) -> None:
     """Prepare, and show how much has been read."""
+    chosen = options(words)
     data = chosen.data if chosen.corpus is None else replace(chosen.data, path=chosen.corpus)
     require(bool(data.path), "corpus", "no text is given", "name a file: partita prepare FILE")
     console, kind = Terminal(), chosen.tokenizer.kind
@@ -108,7 +95,7 @@ def report(console: Terminal, prepared: Prepared) -> None:
     """Print how many tokens there are, and where."""
     how = "Prepared" if prepared.fresh else "Nothing changed since it was prepared:"
     console.print(f"{how} {summary(prepared)}")
-    console.print(str(prepared.folder), soft_wrap=True)
+    console.say(str(prepared.folder))
 
 
 def summary(prepared: Prepared) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from jsonargparse import get_loader
 
-from partita.commands.declared import Parser
+from partita.commands.declared import Parser, leaves
 from partita.config.migration import written_recipe
 from partita.errors import InputError, naming, require
 from partita.files.reading import reading
@@ -23,8 +23,10 @@ Configs = dict[str, Mapping[str, Any]]
 def with_recipes(parser: Parser, words: list[str]) -> tuple[list[str], Configs]:
     """The words with inline recipes in place of files of an earlier version, and the content of
     all files in today's keys."""
-    read = _read_configs(parser, words)
-    configs = {name: _in_todays_keys(content, Path(name)) for name, content in read.items()}
+    names = [name for name in _given(words) if not name.startswith("{")] if parser.recipe else []
+    read = {name: _read_config(parser, Path(name)) for name in names}
+    with naming({"model": "--config"}):
+        configs = {name: written_recipe(content, Path(name)) for name, content in read.items()}
     changed = {name: new for name, new in configs.items() if new != read[name]}
     return _replaced(words, changed), configs
 
@@ -47,12 +49,6 @@ def _given(words: list[str]) -> list[str]:
     return joined + [word for flag, word in pairwise(words) if flag == "--config"]
 
 
-def _read_configs(parser: Parser, words: list[str]) -> Configs:
-    """The YAML files among some words, each of which must hold the sections of a recipe."""
-    names = [name for name in _given(words) if not name.startswith("{")] if parser.recipe else []
-    return {name: _read_config(parser, Path(name)) for name in names}
-
-
 def _read_config(parser: Parser, path: Path) -> Mapping[str, Any]:
     with reading(path, "--config"):
         require(path.exists(), "--config", f"{path} does not exist", "name a YAML file")
@@ -69,12 +65,6 @@ def _read_config(parser: Parser, path: Path) -> Mapping[str, Any]:
         problem = f"{path}: {section} must hold keys, got {reprlib.repr(inside)}"
         require(isinstance(inside, Mapping | str), "--config", problem, hint)
     return content  # type: ignore[no-any-return]
-
-
-def _in_todays_keys(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """A recipe, migrated if it was written for an earlier version."""
-    with naming({"model": "--config"}):
-        return written_recipe(content, path)
 
 
 def _replaced(words: list[str], configs: Configs) -> list[str]:
@@ -116,27 +106,13 @@ def placed(error: InputError, configs: Configs, words: list[str]) -> InputError:
     name = error.argument.removeprefix("--")
     if any(word.split("=")[0] == f"--{name}" for word in words):
         return error
-    files = [file for file, content in configs.items() if name == "options" or _says(content, name)]
-    if not files:
-        return error
-    return InputError(error.argument, f"{error.problem} (in {files[-1]})", error.remedy)
-
-
-def _says(content: Mapping[Any, Any], key: str) -> bool:
-    """Whether a file contains a key or a section, written as messages write it."""
-    return any(name == key or name.startswith(f"{key}.") for name in _names(content))
-
-
-def _names(content: Mapping[Any, Any], above: str = "") -> Iterator[str]:
-    """All keys of a file as dotted names, each on one line. As in messages, a dot inside a key
-    looks like that after a section."""
-    for key, held in content.items():
-        name = above + " ".join(str(key).split())
-        yield name
-        if isinstance(held, Mapping):
-            yield from _names(held, f"{name}.")
+    for file, content in reversed(configs.items()):
+        keys = [key for key, _ in leaves(content)]
+        if name == "options" or any(key == name or key.startswith(f"{name}.") for key in keys):
+            return InputError(error.argument, f"{error.problem} (in {file})", error.remedy)
+    return error
 
 
 def one_line(error: Exception) -> str:
-    """The text of an error, on one line."""
-    return " ".join(str(error).split())
+    """The text of an error, on one line; YAML has no name for what it reads."""
+    return " ".join(str(error).replace('in "<unicode string>", ', "at ").split())

@@ -6,10 +6,9 @@ examined again here, with the verb's declarations.
 
 from __future__ import annotations
 
-import difflib
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, groupby
 from operator import itemgetter
 
@@ -18,7 +17,7 @@ from jsonargparse import get_loader
 from partita.commands.declared import Parser, leaves
 from partita.commands.recipe_files import Configs
 from partita.config.renames import name_of_today
-from partita.errors import InputError, described, fits
+from partita.errors import InputError, described, fits, suggestion
 
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")  # argparse does not take these for flags
 _HUGE = re.compile(r"[-+]?[0-9]{309,}")  # digits of integers beyond the largest float
@@ -36,7 +35,7 @@ def usage(parser: Parser) -> str:
 
 def huge_number(words: list[str]) -> str | None:
     """The flag whose value is an integer too large for a float, if any."""
-    pairs = _values(words)
+    pairs = values_of(words)
     return next((flag for flag, value in pairs if _HUGE.fullmatch(value or "")), None)
 
 
@@ -45,7 +44,7 @@ def _faults(parser: Parser, words: list[str], configs: Configs) -> Iterator[Inpu
     yield from _in_flags(parser, words)
     yield from _in_places(parser, words)
     given = {key for content in configs.values() for key, _ in leaves(content)}
-    given |= {parser.key_of(flag) or "" for flag, _ in _values(words)}
+    given |= {parser.key_of(flag) or "" for flag, _ in values_of(words)}
     missing = [*_missing_places(parser, words), *(k for k in parser.needed if k not in given)]
     if missing:
         names = parser.written(missing[0]) if len(missing) == 1 else ", ".join(missing)
@@ -56,13 +55,13 @@ def _faults(parser: Parser, words: list[str], configs: Configs) -> Iterator[Inpu
 
 
 def _in_flags(parser: Parser, words: list[str]) -> Iterator[InputError]:
-    for flag, text in _values(words):
+    for flag, text in values_of(words):
         key = parser.key_of(flag)
         if flag in ("--help", "-h", "--config", "--print_config") and flag in parser.flags:
             if flag == "--config" and text is None:
                 yield InputError(flag, "needs a value", usage(parser))
         elif key is None:
-            yield _unknown_flag(parser, flag)
+            yield _unknown(parser, flag, "option", parser.flags)
         elif text is None:
             yield InputError(flag, "needs a value", usage(parser))
         elif key in parser.sections:
@@ -85,8 +84,8 @@ def _in_files(parser: Parser, configs: Configs) -> Iterator[InputError]:
             elif (above := parser.key_of(f"--{key}")) is not None:  # inside a dictionary
                 inside = {key.removeprefix(f"{above}."): value}
                 yield from _misfit(parser, above, inside, value)
-            elif key not in (place.name for place in parser.places):
-                yield _unknown_key(parser, key)
+            elif key not in parser.places:
+                yield _unknown(parser, key, "key", [*parser.kinds, *parser.sections])
 
 
 def _misfit(parser: Parser, key: str, value: object, shown: object) -> Iterator[InputError]:
@@ -107,7 +106,7 @@ def _loaded(text: str) -> object:
     return value
 
 
-def _values(words: list[str]) -> Iterator[tuple[str, str | None]]:
+def values_of(words: list[str]) -> Iterator[tuple[str, str | None]]:
     """Flags and their values; None if there is none."""
     before = words[: words.index("--")] if "--" in words else words
     for word, following in zip(before, [*before[1:], "--"], strict=False):
@@ -125,23 +124,13 @@ def _section(parser: Parser, key: str) -> InputError:
 # Names -------------------------------------------------------------------------------------------
 
 
-def _unknown_flag(parser: Parser, flag: str) -> InputError:
-    new = name_of_today(flag.removeprefix("--"))
+def _unknown(parser: Parser, name: str, what: str, known: Iterable[str]) -> InputError:
+    """The error for a flag, or a key of a YAML file, that a verb does not have."""
+    dashes = "--" if name.startswith("--") else ""
+    new = name_of_today(name.removeprefix("--"))
     if new is not None:
-        return InputError(flag, "has another name now", f"write --{new}")
-    near = difflib.get_close_matches(flag, parser.flags, n=1)
-    hint = f"did you mean {near[0]}?" if near else usage(parser)
-    return InputError(flag, "unknown option", hint)
-
-
-def _unknown_key(parser: Parser, key: str) -> InputError:
-    """The error for a key of a YAML file that recipes do not have."""
-    new = name_of_today(key)
-    if new is not None:
-        return InputError(key, "has another name now", f"write {new}")
-    near = difflib.get_close_matches(key, [*parser.kinds, *parser.sections], n=1)
-    hint = f"did you mean {near[0]}?" if near else usage(parser)
-    return InputError(key, "unknown key", hint)
+        return InputError(name, "has another name now", f"write {dashes}{new}")
+    return InputError(name, f"unknown {what}", suggestion(name, known) or usage(parser))
 
 
 # Positional arguments ----------------------------------------------------------------------------
@@ -165,10 +154,9 @@ def _in_places(parser: Parser, words: list[str]) -> Iterator[InputError]:
     """Yield an error for a surplus positional argument, or one separated from the others."""
     groups = free_words(words)
     free = [word for group in groups for word in group]
-    required = [place for place in parser.places if place.nargs is None]
-    open_end = any(place.nargs == "*" for place in parser.places)
-    number = len(free) if open_end else len(parser.places)
-    if len(groups) > 1 and len(required) <= len(groups[0]) < len(free):
+    counts = [*parser.places.values()]
+    number = len(free) if "*" in counts else len(counts)
+    if len(groups) > 1 and counts.count(None) <= len(groups[0]) < len(free):
         number = min(number, len(groups[0]))
     for word in free[number : number + 1]:
         yield _too_many(parser, words, word)
@@ -187,9 +175,6 @@ def _too_many(parser: Parser, words: list[str], word: str) -> InputError:
 def _missing_places(parser: Parser, words: list[str]) -> list[str]:
     """The names of missing positional arguments: argparse fills as many as it can, in order."""
     free = sum(map(len, free_words(words)))
-    needs = accumulate(int(place.nargs is None) for place in parser.places)
-    return [
-        place.name
-        for place, need in zip(parser.places, needs, strict=True)
-        if need > free and place.nargs != "?"
-    ]
+    needs = accumulate(int(count is None) for count in parser.places.values())
+    places = zip(parser.places.items(), needs, strict=True)
+    return [name for (name, count), need in places if need > free and count != "?"]

@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
-from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.parsing import MODEL, Shared, flags_of, reader
 from partita.commands.terminal import Terminal, print_json
 from partita.data.documents import Corpus
 from partita.data.scored_rows import corpus_rows
-from partita.errors import InputError, naming, require, require_int, require_seed
-from partita.files.atomic import check_file, parents_made
+from partita.errors import InputError, naming, require, require_ints
+from partita.files.atomic import check_file
 from partita.methods import SEDD, GenMD4
 from partita.models.text_model import TextModel
 from partita.plotting import NO_PLOTS, can_plot, require_plots
@@ -26,7 +26,7 @@ SCHEDULES, CONSISTENCY = "schedules.png", "consistency.png"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Shared):
     """Options of `partita report`."""
 
     model: str
@@ -38,38 +38,29 @@ class Options:
     out: str | None = None
     """The picture (PNG); schedules.png or consistency.png in this folder unless given (or, without
     matplotlib, none)."""
-    seed: int = 0
-    """Seed of the masks."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
-        require_int(self.count, "--count")
-        require_int(self.limit, "--limit")
-        require_seed(self.seed, "--seed")
+        super().__post_init__()
+        require_ints(self, "--", count=1, limit=1)
+        check_file(self.out, "--out")
         if self.out is not None:
-            check_file(Path(self.out), "--out")
             require_plots("--out")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "report",
-        "Report what a trained method has learned, as a table and a picture.\n"
-        "genmd4: the learned schedules of the tokens that are revealed first and last (among\n"
-        "those of a text, if one is given: the schedules of other tokens were not trained).\n"
-        "sedd: how far the sums of its scores, on a text, are from those of any distribution.",
-        [
-            "partita report runs/notes-genmd4 notes.txt",
-            "partita report runs/notes-sedd test.txt --out sums.png",
-        ],
-    )
-    place = "?a text: sedd needs one, genmd4 looks for its tokens alone"
-    add_options(parser, Options, model=MODEL, file=place)
-    return parse(parser, words, Options)
+options = reader(
+    "report",
+    "Report what a trained method has learned, as a table and a picture.\n"
+    "genmd4: the learned schedules of the tokens that are revealed first and last (among\n"
+    "those of a text, if one is given: the schedules of other tokens were not trained).\n"
+    "sedd: how far the sums of its scores, on a text, are from those of any distribution.",
+    [
+        "partita report runs/notes-genmd4 notes.txt",
+        "partita report runs/notes-sedd test.txt --out sums.png",
+    ],
+    Options,
+    model=MODEL,
+    file="?a text: sedd needs one, genmd4 looks for its tokens alone",
+)
 
 
 def run(words: Sequence[str]) -> None:
@@ -82,9 +73,9 @@ def run(words: Sequence[str]) -> None:
         print_json(facts)
     console = Terminal(stderr=chosen.json or not can_plot())
     if not can_plot():
-        console.print(f"No {shown} is drawn: {NO_PLOTS}", soft_wrap=True)
+        console.say(f"No {shown} is drawn: {NO_PLOTS}")
     elif not chosen.json:
-        console.print(f"Wrote {chosen.out or shown}", soft_wrap=True)
+        console.say(f"Wrote {chosen.out or shown}")
 
 
 @singledispatch
@@ -108,8 +99,7 @@ def _schedules(method: GenMD4, model: TextModel, chosen: Options) -> tuple[dict[
         console.print("alpha(t) = 1 - t^w: a large w is revealed early, a small one late")
         console.print(schedule_table(found))
     if can_plot():
-        few = min(chosen.count, 5)
-        draw_schedules(method, model.tokenizer, chosen.out or SCHEDULES, few, among)
+        draw_schedules(method, found, chosen.out or SCHEDULES)
     return asdict(found), SCHEDULES
 
 
@@ -139,7 +129,5 @@ def _consistency(method: SEDD, model: TextModel, chosen: Options) -> tuple[dict[
         print("sums of scores at masks, divided by alpha / (1 - alpha): 1 for any distribution")
         print(consistency_table(rows))
     if can_plot():
-        path = Path(chosen.out or CONSISTENCY)
-        with parents_made(path):
-            plot_consistency(rows, path)
+        plot_consistency(rows, Path(chosen.out or CONSISTENCY))
     return {"consistency": [asdict(row) for row in rows]}, CONSISTENCY

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from partita.commands.own_options import check_own, own_options, with_own
-from partita.commands.parsing import OPTIONAL_MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.parsing import (
+    OPTIONAL_MODEL,
+    Shared,
+    check_own,
+    flags_of,
+    own_options,
+    reader,
+)
 from partita.commands.show import animated
 from partita.commands.terminal import Terminal, print_json
 from partita.config.sampling import check_more
-from partita.errors import InputError, naming, require_int, require_seed
+from partita.errors import InputError, naming, require_int
 from partita.modalities import modality_of
 from partita.modalities.base import Drawn, Sampling
 from partita.models.trained import TrainedModel, load
@@ -22,7 +28,7 @@ OWN = "sample_options"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
+class Manner(Shared):
     """Sampling settings: how tokens are chosen. Those left out come from the model's recipe."""
 
     sampler: str | None = None
@@ -37,6 +43,7 @@ class Manner:
     """More options of the sampler, for example --options.counts cosine of confidence."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_more(self.options, "--options")
 
     def names(self) -> dict[str, str]:
@@ -46,7 +53,9 @@ class Manner:
 
     def given(self) -> dict[str, Any]:
         """The given settings, as arguments of a model's `sample`."""
-        names = [field.name for field in fields(Manner) if field.name != "options"]
+        return self._given(name for name in Manner.__annotations__ if name != "options")
+
+    def _given(self, names: Iterable[str]) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None} | self.options
 
@@ -72,25 +81,17 @@ class Drawing(Manner):
     blocks, for many texts), or auto."""
     count: int = 1
     """Number of texts or images."""
-    seed: int = 0
-    """Seed: the same seed gives the same texts."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
-    json: bool = False
-    """Print JSON, for machines."""
     show: bool = False
     """Watch the first text being written."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int(self.count, "--count")
-        require_seed(self.seed, "--seed")
 
     def given(self) -> dict[str, Any]:
         """The given settings, as arguments of a model's `sample`."""
         names = ("steps", "label", "seed", "guidance", "guidance_schedule", "precision", "speed")
-        values = {name: getattr(self, name) for name in names}
-        return super().given() | {key: value for key, value in values.items() if value is not None}
+        return super().given() | self._given(names)
 
     def asked(self) -> Sampling:
         """The request, in the form that modalities take."""
@@ -105,35 +106,29 @@ class Options(Drawing):
     model: str | None = None
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "sample",
-        "Write texts with a trained model, or draw images with one of images (into --out).\n"
-        "--label each draws --count images of each class. Without a model, the one in this\n"
-        "installation is used, if there is one.",
-        [
-            "partita sample",
-            "partita sample --prompt 'The city lies on the river' --count 2 --length 64 --show",
-            "partita sample runs/notes-mdlm --count 3",
-            "partita sample runs/notes-mdlm --show --sampler confidence --steps 16",
-            "partita sample runs/notes-mdlm --prompt 'Once upon a time' --temperature 0.7",
-            "partita sample runs/notes-mdlm --sampler blocks --length 500 --json",
-            "partita sample runs/digits-pgm --label each --count 8 --guidance 2 --out digits.png",
-        ],
-    )
-    every = with_own(Options, OWN)
-    add_options(parser, every, model=OPTIONAL_MODEL)
-    return parse(parser, words, every)
+options = reader(
+    "sample",
+    "Write texts with a trained model, or draw images with one of images (into --out).\n"
+    "--label each draws --count images of each class. Without a model, the one in this\n"
+    "installation is used, if there is one.",
+    [
+        "partita sample",
+        "partita sample --prompt 'The city lies on the river' --count 2 --length 64 --show",
+        "partita sample runs/notes-mdlm --count 3",
+        "partita sample runs/notes-mdlm --show --sampler confidence --steps 16",
+        "partita sample runs/notes-mdlm --prompt 'Once upon a time' --temperature 0.7",
+        "partita sample runs/notes-mdlm --sampler blocks --length 500 --json",
+        "partita sample runs/digits-pgm --label each --count 8 --guidance 2 --out digits.png",
+    ],
+    Options,
+    own=OWN,
+    model=OPTIONAL_MODEL,
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    sample(options(words))
-
-
-def sample(chosen: Options) -> None:
     """Load, sample, print."""
+    chosen = options(words)
     check_own(chosen, OWN, chosen.asked())
     console = Terminal(stderr=chosen.json)
     with naming(chosen.names()):
@@ -164,7 +159,7 @@ def print_drawn(console: Terminal, drawn: Drawn, as_json: bool, *, shown: bool =
         return
     print_texts(console, drawn.texts, shown=shown)
     for line in drawn.lines:
-        console.print(line, soft_wrap=True)
+        console.say(line)
 
 
 def print_texts(console: Terminal, texts: Sequence[str], *, shown: bool = False) -> None:

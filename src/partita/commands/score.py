@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from partita.commands.parsing import MODEL, add_options, flags_of, make_parser, parse
+from partita.commands.parsing import MODEL, Shared, flags_of, reader
 from partita.commands.terminal import Terminal, print_json
 from partita.data.blanks import require_text
-from partita.errors import InputError, naming, require, require_int, require_seed
+from partita.errors import InputError, naming, require, require_int
 from partita.files.reading import reading
 from partita.models.default import NAME
 from partita.models.score import Score
@@ -23,7 +23,7 @@ SHOWN = 48  # characters of a text in the table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Shared):
     """Options of `partita score`."""
 
     model: str
@@ -34,52 +34,37 @@ class Options:
     """The class of the texts, by name, of a model that was trained with classes."""
     replicates: int = 8
     """Draws of the estimate."""
-    seed: int = 0
-    """Seed of the draws."""
-    device: str = "auto"
-    """cpu, cuda, or auto."""
-    json: bool = False
-    """Print JSON, for machines."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_int(self.replicates, "--replicates", 2)
-        require_seed(self.seed, "--seed")
-        require(
-            not self.texts or self.file is None,
-            "--file",
-            "texts are given as arguments too",
-            "give one of the two",
-        )
+        one = not self.texts or self.file is None
+        require(one, "--file", "texts are given as arguments too", "give one of the two")
         for text in self.texts:
             require_text(text, "texts")
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "score",
-        "Print an upper bound of the number of bits that a model needs for each text. For an\n"
-        "autoregressive model the number is exact. Texts are arguments, or the lines of a file\n"
-        "(- for standard input). A text longer than the model is cut into windows, each scored\n"
-        "without what stands before it. An empty text has bits under a model that decides where\n"
-        "texts end (flexmdm), but none per character or token.",
-        [
-            "partita score default 'It flows into the North Sea.' 'It sea flows the into North.'",
-            "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
-            "partita score runs/notes-mdlm --file candidates.txt --json",
-        ],
-    )
-    add_options(parser, Options, model=MODEL, texts="*texts to score")
-    return parse(parser, words, Options)
+options = reader(
+    "score",
+    "Print an upper bound of the number of bits that a model needs for each text. For an\n"
+    "autoregressive model the number is exact. Texts are arguments, or the lines of a file\n"
+    "(- for standard input). A text longer than the model is cut into windows, each scored\n"
+    "without what stands before it. An empty text has bits under a model that decides where\n"
+    "texts end (flexmdm), but none per character or token.",
+    [
+        "partita score default 'It flows into the North Sea.' 'It sea flows the into North.'",
+        "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
+        "partita score runs/notes-mdlm --file candidates.txt --json",
+    ],
+    Options,
+    model=MODEL,
+    texts="*texts to score",
+)
 
 
 def run(words: Sequence[str]) -> None:
-    """Parse the command line and run the verb."""
-    score_texts(options(words))
-
-
-def score_texts(chosen: Options) -> None:
     """Load, score, print."""
+    chosen = options(words)
     texts = chosen.texts if chosen.file is None else read_lines(chosen.file)
     remedy = f"give some after the model (partita score {NAME} 'a text'), or --file"
     problem = f"there are none beside {chosen.model!r}, which is taken for the model"
@@ -97,11 +82,12 @@ def score_texts(chosen: Options) -> None:
         return
     console = Terminal()
     console.print(table(texts, scores, exact=model.exact))
+    if not model.exact:
+        console.say("± is the standard error of the estimate; more --replicates make it smaller.")
     if any(windows_of(model, score) > 1 for score in scores):
-        console.print(
+        console.say(
             f"A text of more than {model.length} tokens is cut into windows of so many, each "
-            "scored without what stands before it.",
-            soft_wrap=True,
+            "scored without what stands before it."
         )
 
 
@@ -129,23 +115,19 @@ def windows_of(model: TextModel, score: Score) -> int:
 
 def as_json(model: TextModel, text: str, score: Score) -> dict[str, object]:
     """One score as JSON; null for what an empty text does not have."""
-    bound = score.bound
+    owners = {"bits": score, "bits_per_character": score, "perplexity": score.bound}
     numbers = {
-        "bits": score.bits,
-        "bits_error": score.bits_error,
-        "bits_per_character": score.bits_per_character,
-        "bits_per_character_error": score.bits_per_character_error,
-        "perplexity": bound.perplexity,
-        "perplexity_error": bound.perplexity_error,
+        name: getattr(owner, name)
+        for number, owner in owners.items()
+        for name in (number, f"{number}_error")
     }
-    given = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     return {
         "text": text,
         "exact": model.exact,
         "windows": windows_of(model, score),
-        "tokens": bound.tokens,
+        "tokens": score.bound.tokens,
         "characters": score.characters,
-        **given,
+        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
     }
 
 

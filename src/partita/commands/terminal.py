@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -27,11 +28,10 @@ from rich.segment import Segment
 from rich.text import Text
 
 from partita.commands.streams import UNSAFE, printable
+from partita.files.atomic import parents_made, write_whole
 
 # Characters that do not fit in a layout of lines and cells; rich would drop them silently.
 _NO_PLACE = {code: printable(chr(code)) for code in (7, 8, 11, 12, 13)}
-
-
 Part = tuple[str, str]
 """A text and its style, "" for none."""
 
@@ -63,6 +63,10 @@ class Terminal(Console):
         self.file.write("".join(text for text, _ in parts) + "\n")
         self.file.flush()
 
+    def say(self, text: str) -> None:
+        """Print a text without breaking its lines, so that file names stay whole."""
+        self.print(text, soft_wrap=True)
+
     # Everything that is printed passes through these two.
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -80,11 +84,6 @@ class Terminal(Console):
                 yield segment
 
 
-def heading(text: str) -> Text:
-    """A text in bold."""
-    return Text(text, style="bold")
-
-
 @contextmanager
 def telling(console: Terminal, what: str) -> Iterator[Callable[[str], None]]:
     """Show a status line during work; yields the function that changes it.
@@ -92,7 +91,7 @@ def telling(console: Terminal, what: str) -> Iterator[Callable[[str], None]]:
     If the console cannot redraw, each change prints a line, but `what` does not.
     """
     if not console.animates:
-        yield lambda text: console.print(text, soft_wrap=True)
+        yield console.say
         return
     # By default, a status reads strings as markup.
     with console.status(Text(console.shown(what))) as status:
@@ -121,6 +120,29 @@ def bar(console: Terminal, before: str, after: str | None = None, **options: Any
 def passing_bar(console: Terminal) -> Progress:
     """A progress bar that disappears when the work is done."""
     return bar(console, "{task.description}", transient=True, disable=not console.animates)
+
+
+def deliver(
+    console: Terminal,
+    results: dict[str, Any],
+    table: Callable[[dict[str, Any]], RenderableType],
+    out: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print results, as JSON or as a table; then write them to a file, if one is named.
+
+    They are printed first, so that a full disk does not lose them.
+    """
+    print_json(results) if as_json else console.print(table(results))
+    save_json(results, out)
+
+
+def save_json(results: object, out: str | None) -> None:
+    """Write results to a file, if one is named."""
+    if out is not None:
+        with parents_made(Path(out)):
+            write_whole(Path(out), json.dumps(results, indent=1))
 
 
 def print_json(facts: object, indent: int | None = None) -> None:

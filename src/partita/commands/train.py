@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from partita.commands.declared import Parser
 from partita.commands.display import Display, remembering
 from partita.commands.interruptions import announce
 from partita.commands.parsing import make_parser, parse
+from partita.commands.refusals import values_of
 from partita.commands.terminal import Terminal
 from partita.config.recipe import Recipe
 from partita.errors import naming, require
@@ -63,12 +65,9 @@ class Options(Recipe):
 
 def options(words: Sequence[str]) -> tuple[Recipe, Path]:
     """Parse the command line: the recipe and the run's folder."""
-    words = [
-        word.replace("--from", "--training.start_from", 1) if _is_from(word) else word
-        for word in words
-    ]
+    words = [re.sub(r"^--from(?==|$)", "--training.start_from", word) for word in words]
     given = [word for word in words if word != PRINT]
-    start = _value_of(words, "--training.start_from")
+    start = dict(values_of(words)).get("--training.start_from")
     if start is None:
         chosen = parse(_parser(), given, Options)
     else:
@@ -104,29 +103,15 @@ def _parser(base: Recipe | None = None, sections: Sequence[str] = ()) -> Parser:
     return parser
 
 
-def _is_from(word: str) -> bool:
-    """Whether a word is the flag --from."""
-    return word == "--from" or word.startswith("--from=")
-
-
-def _value_of(words: Sequence[str], flag: str) -> str | None:
-    for index, word in enumerate(words):
-        if word == flag and index + 1 < len(words):
-            return words[index + 1]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return None
-
-
 def recipe_of(start: str) -> Recipe:
     """The recipe of a model that is trained further."""
-    return read_found(_recipe_in, start)
 
+    def read(folder: Path) -> Recipe:
+        format.verify(folder)
+        place = folder / format.CONFIG
+        return read_recipe(format.read_json(place), place)
 
-def _recipe_in(folder: Path) -> Recipe:
-    format.verify(folder)
-    place = folder / format.CONFIG
-    return read_recipe(format.read_json(place), place)
+    return read_found(read, start)
 
 
 def flat(name: str, value: object, skip: Container[str] = ()) -> dict[str, object]:

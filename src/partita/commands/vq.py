@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from partita.commands.parsing import add_options, flags_of, make_parser, parse
+from partita.commands.parsing import flags_of, reader
 from partita.commands.terminal import Terminal, bar
 from partita.data.images import ImageOptions, read_images
 from partita.data.images.pictures import grid_png
@@ -40,28 +40,26 @@ class Options:
     vq: VQOptions = field(default_factory=VQOptions)
 
 
-def options(words: Sequence[str]) -> Options:
-    """Parse the command line."""
-    parser = make_parser(
-        "vq",
-        "Train a VQ tokenizer: images become grids of codes, each of which stands for a square of\n"
-        "pixels. The folder is then a tokenizer: partita train IMAGES --tokenizer.name FOLDER.\n"
-        f"FOLDER-{PICTURE} shows test images (above) and what is left of them (below).",
-        [
-            "partita vq mnist/ vq-mnist --vq.network.factor 2 --vq.network.codes 128",
-            "partita vq cifar10.tar.xz vq-cifar --vq.network.quantiser fsq --vq.steps 5000",
-            "partita vq digits vq-digits --vq.steps 200 --vq.network.codes 64",
-        ],
-    )
-    place = "the folder to write; it must not exist yet"
-    add_options(parser, Options, images="a set of images, as partita train takes it", out=place)
-    with naming(_INSIDE):
-        return parse(parser, words, Options)
+options = reader(
+    "vq",
+    "Train a VQ tokenizer: images become grids of codes, each of which stands for a square of\n"
+    "pixels. The folder is then a tokenizer: partita train IMAGES --tokenizer.name FOLDER.\n"
+    f"FOLDER-{PICTURE} shows test images (above) and what is left of them (below).",
+    [
+        "partita vq mnist/ vq-mnist --vq.network.factor 2 --vq.network.codes 128",
+        "partita vq cifar10.tar.xz vq-cifar --vq.network.quantiser fsq --vq.steps 5000",
+        "partita vq digits vq-digits --vq.steps 200 --vq.network.codes 64",
+    ],
+    Options,
+    images="a set of images, as partita train takes it",
+    out="the folder to write; it must not exist yet",
+)
 
 
 def run(words: Sequence[str]) -> None:
     """Read, train, measure, save."""
-    chosen = options(words)
+    with naming(_INSIDE):
+        chosen = options(words)
     out = Path(chosen.out)
     check_new(out, "out")
     names = flags_of(Options, "images", "out") | {"path": "images", "split": "images"}
@@ -90,9 +88,8 @@ def run(words: Sequence[str]) -> None:
     # The folder is written last: if it exists, all is complete and the command does not restart.
     device = choose_device(chosen.vq.device)
     save_image_tokenizer(tokenizer, out, facts | environment(device))
-    console.print(
+    console.say(
         f"{out}: {quality.used} of {quality.size} codes used, perplexity "
         f"{quality.perplexity:.1f}, mean squared error {quality.error:.5f} on {len(test)} test "
-        f"images (pixels from 0 to 1)\n{picture}: test images, and what is left of them",
-        soft_wrap=True,
+        f"images (pixels from 0 to 1)\n{picture}: test images, and what is left of them"
     )

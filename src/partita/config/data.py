@@ -13,7 +13,7 @@ from partita.data.prepare import PrepareOptions
 from partita.data.shards import TokenSource
 from partita.data.tokenizers import LARGEST_VOCABULARY
 from partita.data.whole_rows import Whole
-from partita.errors import naming, require, require_int
+from partita.errors import naming, require, require_int, require_known
 
 LONGER = ("cut", "skip", "refuse")
 
@@ -79,8 +79,8 @@ class DataOptions:
         require(bool(self.cache), "data.cache", "is empty", "name a folder")
         with naming(NAMES):
             _ = ROWS["packed" if self.rows is None else self.rows]
-        problem, known = f"unknown name {self.longer!r}", f"known: {', '.join(LONGER)}"
-        require(self.longer in (None, *LONGER), "data.longer", problem, known)
+        if self.longer is not None:
+            require_known(self.longer, "data.longer", LONGER)
 
     def corpus(self) -> Corpus:
         """Where the text comes from."""

@@ -10,14 +10,12 @@ shape the result; all others do.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from partita.config.data import DataOptions, TokenizerOptions
 from partita.config.method import MethodOptions
@@ -25,7 +23,7 @@ from partita.config.renames import name_of_today
 from partita.config.sampling import SamplingOptions
 from partita.config.training import DEFAULT_STEPS, RunOptions, TrainingOptions
 from partita.distillation.options import DistillationOptions
-from partita.errors import InputError, require
+from partita.errors import InputError, fits, require, suggestion
 from partita.files.names import PREFIX
 from partita.methods import METHODS
 from partita.networks.kinds import plain_network
@@ -35,7 +33,6 @@ from partita.provenance import without_root
 # What may change when a run is resumed: how the work is done, and where the text lies (its
 # contents are compared by themselves).
 FREE = ("run.", "data.path", "data.cache")
-_EXACT = 1 << 53  # the whole numbers that a float holds exactly; JSON knows larger ones
 
 
 @dataclass(frozen=True)
@@ -116,15 +113,15 @@ def _filled(default: T, content: object, prefix: str = "") -> T:
         if key not in kinds:
             new = name_of_today(name)
             require(new is None, "recipe", f"{name!r} has another name now", f"write {new}")
-            near = difflib.get_close_matches(str(key), kinds, n=1)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"known: {', '.join(kinds)}"
+            near = suggestion(key, kinds, f"{prefix}{{}}")
+            hint = near or f"known: {', '.join(kinds)}"
             raise InputError("recipe", f"unknown key {name!r:.200}", hint)
         if dataclasses.is_dataclass(kinds[key]):
             values[key] = _filled(getattr(default, key), value, f"{name}.")
         else:
             kind = getattr(kinds[key], "__name__", None) or kinds[key]
             problem = f"{name} must be {kind}, got {value!r:.200}"
-            require(_fits(value, kinds[key]), "recipe", problem)
+            require(fits(value, kinds[key]), "recipe", problem)
             values[key] = value
     filled: T = dataclasses.replace(default, **values)  # type: ignore[type-var]
     return filled
@@ -132,22 +129,7 @@ def _filled(default: T, content: object, prefix: str = "") -> T:
 
 @cache
 def _kinds(section: type) -> dict[str, Any]:
-    """The fields of a dataclass and their types."""
     return get_type_hints(section)
-
-
-def _fits(value: object, kind: object) -> bool:
-    """Whether a value from JSON has a declared type; a whole number is a float too."""
-    if kind is Any:
-        return True
-    if isinstance(kind, UnionType):
-        return any(_fits(value, choice) for choice in get_args(kind))
-    if get_origin(kind) is dict:
-        inside = get_args(kind)[1]
-        return isinstance(value, dict) and all(_fits(item, inside) for item in value.values())
-    if kind is float and type(value) is int:
-        return abs(value) <= _EXACT
-    return type(value) is kind
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

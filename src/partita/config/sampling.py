@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partita.categorical import Decoding
-from partita.errors import naming, require, require_int
+from partita.errors import naming, require, require_ints
 from partita.samplers.base import SAMPLERS
 
 _ELSEWHERE = "blank_tokens callback count flexible length model options prompt self text"
@@ -42,8 +42,7 @@ class SamplingOptions:
             Decoding(self.temperature, self.top_k, self.top_p)
             if self.sampler is not None:
                 _ = SAMPLERS[self.sampler]
-        if self.steps is not None:
-            require_int(self.steps, "sampling.steps")
+        require_ints(self, "sampling.", steps=1)
         check_more(self.options, "sampling.options")
 
     def arguments(self) -> dict[str, Any]:

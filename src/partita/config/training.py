@@ -10,7 +10,8 @@ from partita.config.renames import renamed_keys
 from partita.errors import (
     naming,
     require,
-    require_int,
+    require_ints,
+    require_known,
     require_number,
     require_positive,
     require_seed,
@@ -96,9 +97,7 @@ class TrainingOptions:
             "both say how long the run is",
             "give one of them",
         )
-        for name in ("steps", "batch_size", "length"):
-            if getattr(self, name) is not None:
-                require_int(getattr(self, name), f"training.{name}")
+        require_ints(self, "training.", steps=1, batch_size=1, length=1)
         for name in ("seconds", "learning_rate"):
             if getattr(self, name) is not None:
                 require_positive(getattr(self, name), f"training.{name}")
@@ -106,25 +105,16 @@ class TrainingOptions:
         require(self.learning_rate <= LARGEST_RATE, "training.learning_rate", largest)
         require_positive(self.max_grad_norm, "training.max_grad_norm", finite=False)
         require_number(self.weight_decay, "training.weight_decay")
-        require(
-            math.isfinite(self.weight_decay), "training.weight_decay", "must be finite, got inf"
-        )
+        finite = math.isfinite(self.weight_decay)
+        require(finite, "training.weight_decay", "must be finite, got inf")
         require_seed(self.seed, "training.seed")
         warmup = f"is a share of the run from 0 up to, but without, 1, got {self.warmup}"
         require(0 <= self.warmup < 1, "training.warmup", warmup)
-        require(
-            0 <= self.ema_decay < 1,
-            "training.ema_decay",
-            f"must lie in [0, 1), got {self.ema_decay}",
-        )
+        decay = f"must lie in [0, 1), got {self.ema_decay}"
+        require(0 <= self.ema_decay < 1, "training.ema_decay", decay)
         dropped = f"is a share of the labels, got {self.label_dropout}"
         require(0 <= self.label_dropout <= 1, "training.label_dropout", dropped)
-        require(
-            self.precision in ("float32", "bfloat16"),
-            "training.precision",
-            f"unknown name {self.precision!r}",
-            "known: bfloat16, float32",
-        )
+        require_known(self.precision, "training.precision", ("bfloat16", "float32"))
         _ = LR_SCHEDULES[self.lr_schedule]
         with naming({"optimizer": "training.optimizer"}):
             _ = OPTIMIZERS[self.optimizer]
@@ -182,15 +172,7 @@ class RunOptions:
     """Name of a Weights & Biases project to report to (pip install 'partita[wandb]')."""
 
     def __post_init__(self) -> None:
-        counts = ("log_every", "validate_every", "validation_rows", "checkpoint_every")
-        for name in (*counts, "keep_checkpoints"):
-            require_int(getattr(self, name), f"run.{name}")
-        require_int(self.previews, "run.previews", 0)
-        if self.micro_batch is not None:
-            require_int(self.micro_batch, "run.micro_batch")
-        require(
-            self.parallel in ("ddp", "fsdp"),
-            "run.parallel",
-            f"unknown name {self.parallel!r}",
-            "known: ddp, fsdp",
-        )
+        require_ints(self, "run.", log_every=1, validate_every=1, validation_rows=1)
+        require_ints(self, "run.", checkpoint_every=1, keep_checkpoints=1, previews=0)
+        require_ints(self, "run.", micro_batch=1)
+        require_known(self.parallel, "run.parallel", ("ddp", "fsdp"))

@@ -21,7 +21,6 @@ from partita.data.images.base import Images, byte_pixels
 from partita.data.vq_tokenizer import scaled
 from partita.devices import choose_device
 from partita.errors import InputError, fits, require, require_int
-from partita.evaluation.features import FeatureNetwork
 from partita.files import format
 from partita.networks.classifier import ClassifierNetwork
 from partita.randomness import Noise, Purpose
@@ -70,8 +69,8 @@ class ClassifierProgress:
     accuracy: float
 
 
-class ImageClassifier(FeatureNetwork):
-    """A trained classifier, which is also a feature network (see `frechet`)."""
+class ImageClassifier:
+    """A trained classifier, which is also a feature network of `frechet`."""
 
     def __init__(self, network: ClassifierNetwork, classes: tuple[str, ...], data: str) -> None:
         """`data` is the name of what it was trained on."""
@@ -128,13 +127,8 @@ class ImageClassifier(FeatureNetwork):
     def save(self, folder: str | Path, provenance: dict[str, Any] | None = None) -> None:
         """Write a folder that `load` reads; it is written atomically."""
         network = self.network
-        shape = {
-            "channels": network.channels,
-            "size": list(network.size),
-            "classes": list(self.classes),
-            "width": network.width,
-            "dimension": network.dimension,
-        }
+        shape = {name: getattr(network, name) for name in ("channels", "width", "dimension")}
+        shape |= {"size": list(network.size), "classes": list(self.classes)}
         config = {"library": "partita", "version": __version__, "data": self.data}
         weights = {name: t.detach().cpu() for name, t in network.state_dict().items()}
         config |= {"classifier": shape, "provenance": provenance or {}}  # type: ignore[dict-item]
@@ -169,15 +163,9 @@ def _described(shape: Mapping[str, Any]) -> tuple[ClassifierNetwork, tuple[str, 
     for name, kind in _KINDS.items():
         require(fits(shape.get(name), kind), name, f"is no {kind.__name__}")
     classes, size = tuple(map(str, shape["classes"])), stored_size(shape["size"])
+    sizes = {name: shape[name] for name in ("width", "dimension")}
     with torch.device("meta"):
-        network = ClassifierNetwork(
-            shape["channels"],
-            size,
-            len(classes),
-            width=shape["width"],
-            dimension=shape["dimension"],
-        )
-    return network, classes
+        return ClassifierNetwork(shape["channels"], size, len(classes), **sizes), classes
 
 
 # Training ----------------------------------------------------------------------------------------

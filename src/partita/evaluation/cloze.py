@@ -63,10 +63,6 @@ class Blank:
         """The hidden tokens."""
         return self.ids[self.start : self.stop]
 
-    def without_right(self) -> Blank:
-        """The same blank without the text after it, for autoregressive models."""
-        return replace(self, ids=self.ids[: self.stop])
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -162,22 +158,20 @@ def _batches(
     same_size: bool = False,
 ) -> Iterator[_Batch]:
     """Batches of blanks with texts of one length (and, if `same_size`, blanks of one size)."""
+    device = next(method.parameters()).device
     groups: dict[tuple[int, int], list[int]] = {}
     for number in range(len(blanks)) if numbers is None else numbers:
         blank = blanks[number]
         groups.setdefault((len(blank.ids), blank.size if same_size else 0), []).append(number)
     for _, group in sorted(groups.items()):
         for first in range(0, len(group), size):
-            yield _batch(blanks, group[first : first + size], next(method.parameters()).device)
-
-
-def _batch(blanks: Sequence[Blank], numbers: list[int], device: torch.device) -> _Batch:
-    chosen = [blanks[number] for number in numbers]
-    tokens = torch.tensor([blank.ids for blank in chosen], dtype=torch.int64)
-    starts, stops = (torch.tensor([getattr(b, end) for b in chosen]) for end in ("start", "stop"))
-    positions = torch.arange(tokens.shape[1])
-    hidden = (positions >= starts[:, None]) & (positions < stops[:, None])
-    return _Batch(torch.tensor(numbers), tokens.to(device), hidden.to(device))
+            batch = torch.tensor(group[first : first + size])
+            chosen = [blanks[number] for number in batch.tolist()]
+            tokens = torch.tensor([blank.ids for blank in chosen], dtype=torch.int64)
+            starts, stops = torch.tensor([[blank.start, blank.stop] for blank in chosen]).T
+            positions = torch.arange(tokens.shape[1])
+            hidden = (positions >= starts[:, None]) & (positions < stops[:, None])
+            yield _Batch(batch, tokens.to(device), hidden.to(device))
 
 
 # Autoregressive models ---------------------------------------------------------------------------
@@ -187,7 +181,8 @@ def _causal(method: AR, blanks: Sequence[Blank], size: int, advance: Progress) -
     """Exact nats and the most probable tokens, each given the true ones before it."""
     right = torch.zeros(len(blanks), dtype=torch.bool)
     nats = torch.zeros(1, len(blanks), dtype=torch.float64)
-    for batch in _batches([blank.without_right() for blank in blanks], size, method):
+    seen = [replace(blank, ids=blank.ids[: blank.stop]) for blank in blanks]
+    for batch in _batches(seen, size, method):
         queries = Queries(*batch.hidden.nonzero(as_tuple=True))
         logits = method.network(method.shifted(batch.tokens), queries=queries)
         log_probs, target = method.log_probabilities(logits), batch.tokens[batch.hidden]

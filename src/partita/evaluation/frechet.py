@@ -7,7 +7,7 @@ Two sets of features are compared as if each were Gaussian. The distance between
 (squared, as is usual). Three things to know before using a number:
 
 - It depends on the network: only distances by the same network can be compared, so every result
-  names it. "FID" means one network only, the Inception of 2015 (`inception`).
+  names it. "FID" means one network only, the Inception of 2015 (`Inception`).
 - It is biased: on finite sets it is too large, even for two halves of the same data, by an amount
   that falls about as 1 / count and that differs between models. Compare at equal counts, and report
   beside it the distance between two sets of real images of the same sizes.
@@ -16,10 +16,9 @@ Two sets of features are compared as if each were Gaussian. The distance between
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64
@@ -27,32 +26,25 @@ from torch import Tensor
 
 from partita.data.image_tokenizers import Pixels
 from partita.data.images.base import Images
-from partita.errors import require
-from partita.evaluation.classifier import ImageClassifier
-from partita.evaluation.features import FeatureNetwork
-from partita.evaluation.inception import Inception
-from partita.registry import Registry, check_options
-
-FEATURE_NETWORKS: Registry[Callable[..., FeatureNetwork]] = Registry("features")
+from partita.devices import choose_device
+from partita.errors import InputError, require
+from partita.files.reading import package
 
 
-@FEATURE_NETWORKS.register("classifier")
-def classifier(path: str | Path) -> FeatureNetwork:
-    """The library's own classifier, trained on the data set, from the folder it was saved in."""
-    return ImageClassifier.load(path)
+@runtime_checkable
+class FeatureNetwork(Protocol):
+    """A network that turns images into feature vectors: an `ImageClassifier`, or `Inception`."""
 
+    @property
+    def name(self) -> str:
+        """Its name in results; two networks with the same name give the same features."""
 
-@FEATURE_NETWORKS.register("inception")
-def inception(path: str | Path | None = None, device: str = "auto") -> FeatureNetwork:
-    """The Inception network of FID; it needs the package torch-fidelity and its weights."""
-    return Inception(path, device)
+    @property
+    def dimension(self) -> int:
+        """Number of features of an image."""
 
-
-def feature_network(name: str, **options: str | Path | None) -> FeatureNetwork:
-    """The feature network with this name."""
-    entry = FEATURE_NETWORKS[name]
-    check_options("features", name, entry, options)
-    return entry(**options)
+    def features(self, images: Images | Pixels) -> Float[Tensor, "N D"]:
+        """Feature vectors of images, whose pixels are bytes."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +78,6 @@ class FrechetDistance:
     counts: tuple[int, int]
     """Number of images in each set."""
 
-    def __str__(self) -> str:
-        first, second = self.counts
-        return f"{self.distance:.4g} ({self.features}; {first} and {second} images)"
-
-    def to_json(self) -> str:
-        """All fields as JSON, for a file of results."""
-        return json.dumps(asdict(self))
-
 
 def frechet(first: Moments, second: Moments) -> float:
     """The squared Fréchet distance of two Gaussians.
@@ -125,3 +109,46 @@ def frechet_distance(
     moments = [Moments.of(network.features(images)) for images in (first, second)]
     counts = moments[0].count, moments[1].count
     return FrechetDistance(frechet(*moments), network.name, network.dimension, counts)
+
+
+# The Inception network of FID --------------------------------------------------------------------
+
+WEIGHTS = "weights-inception-2015-12-05-6726825d.pth"
+BATCH = 64  # images at a time; they are enlarged to 299 x 299
+_LAYER = "2048"
+
+
+class Inception:
+    """2048 features of the Inception of 2015, for images of any size, gray or color.
+
+    It is that of the package torch-fidelity (torchmetrics takes it from there too). Nothing is
+    downloaded: the caller provides the file of weights.
+    """
+
+    name = "inception (torch-fidelity)"
+    dimension = 2048
+
+    def __init__(self, path: str | Path | None = None, device: str = "auto") -> None:
+        module = package("torch_fidelity.feature_extractor_inceptionv3", "this distance", "fid")
+        self.device = choose_device(device)
+        place = Path(torch.hub.get_dir(), "checkpoints", WEIGHTS) if path is None else Path(path)
+        remedy = f"fetch {WEIGHTS} from the releases of torch-fidelity and name it"
+        require(place.is_file(), "path", f"{place} is not there", remedy)
+        try:
+            network = module.FeatureExtractorInceptionV3("inception", [_LAYER], str(place))
+        except Exception as error:  # another kind of file may raise nearly anything
+            why = " ".join(str(error).split())
+            raise InputError("path", f"{place} holds no Inception: {why:.200}") from error
+        self.network = network.eval().to(self.device)
+
+    @torch.no_grad()
+    def features(self, images: Images | Pixels) -> Float[Tensor, "N D"]:
+        pixels = images.bytes() if isinstance(images, Images) else images
+        channels = pixels.shape[1]
+        require(channels in (1, 3), "images", f"have {channels} channels", "Inception takes 1 or 3")
+        require(len(pixels) > 0, "images", "there are none")
+        found = []
+        for part in torch.split(pixels, BATCH):
+            (features,) = self.network(part.expand(-1, 3, -1, -1).to(self.device))
+            found.append(features.float().cpu())
+        return torch.cat(found)

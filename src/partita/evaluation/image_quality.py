@@ -61,7 +61,8 @@ def image_quality(
     **options: Any,
 ) -> ImageQuality:
     """Draw images, equally many of each class, and measure their quality."""
-    labels = _labels(model, count)
+    classes = model.recipe.network.classes
+    labels = torch.arange(count) % classes if classes else None
     drawn: list[Tensor] = []
     began = time.monotonic()
     for first in range(0, count, BATCH):
@@ -70,7 +71,8 @@ def image_quality(
         drawn.append(model.sample(few, label=label, first=first, **options))
         progress(first + few)
     seconds, pixels = time.monotonic() - began, torch.cat(drawn)
-    some = train.select(torch.randperm(len(train), generator=_fixed())[:count])
+    fixed = torch.Generator().manual_seed(0)
+    some = train.select(torch.randperm(len(train), generator=fixed)[:count])
     return ImageQuality(
         count=count,
         accuracy=None if labels is None else classifier.accuracy(pixels, labels),
@@ -80,15 +82,6 @@ def image_quality(
         frechet_data=frechet_distance(classifier, some, test).distance,
         images_per_second=count / seconds,
     )
-
-
-def _labels(model: ImageModel, count: int) -> Int64[Tensor, "N"] | None:
-    classes = model.recipe.network.classes
-    return torch.arange(count) % classes if classes else None
-
-
-def _fixed() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def independent_bits(

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,15 @@ from partita.contracts.estimate import Estimate
 from partita.data.documents import Corpus, Piece
 from partita.data.frequencies import entropy_of_counts
 from partita.data.tokenizers import Tokenizer
-from partita.errors import require, require_int
+from partita.errors import naming, require, require_int
+from partita.files import format
 from partita.likelihood.bounds import require_finite, standard_error
 from partita.methods.ar import AR
 from partita.methods.base import check_ids
+from partita.models import trained
+from partita.models.find import read_found
+from partita.models.text_model import TextModel, as_text
+from partita.models.trained import TrainedModel
 from partita.samplers.front import evaluating
 
 _RUN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -100,31 +106,9 @@ def _uncut(pieces: Iterable[Piece]) -> Iterator[str]:
         carry = text[cut:]
 
 
-@dataclass(frozen=True)
-class WordList:
-    """The words that occur in some texts."""
-
-    words: frozenset[str]
-
-    @staticmethod
-    def of_texts(texts: Iterable[str], min_count: int = 1) -> WordList:
-        """Words that occur at least `min_count` times in all texts together."""
-        require_int(min_count, "min_count")
-        counts: Counter[str] = Counter()
-        for text in texts:
-            counts.update(words_of(text))
-        return WordList(frozenset(word for word, count in counts.items() if count >= min_count))
-
-    @staticmethod
-    def of_corpus(corpus: Corpus, min_count: int = 1) -> WordList:
-        """The same for a corpus, which is read piece by piece."""
-        return WordList.of_texts(_uncut(corpus.pieces()), min_count)
-
-    def __contains__(self, word: object) -> bool:
-        return word in self.words
-
-    def __len__(self) -> int:
-        return len(self.words)
+def known_words(corpus: Corpus) -> frozenset[str]:
+    """The words that occur in a corpus, which is read piece by piece."""
+    return frozenset(word for text in _uncut(corpus.pieces()) for word in words_of(text))
 
 
 def share_of_known_words(
@@ -155,13 +139,6 @@ class Judgement(Estimate):
     bits_per_character_error: float
     texts: int
     characters: int
-
-    def __str__(self) -> str:
-        bits, error = self.bits_per_character, self.bits_per_character_error
-        return (
-            f"perplexity {self.perplexity:.3f} ± {self.perplexity_error:.3f}, "
-            f"{bits:.4f} ± {error:.4f} bits per character"
-        )
 
 
 def judge(
@@ -220,3 +197,79 @@ def _ratio(amounts: NDArray[Any], sizes: NDArray[Any]) -> tuple[float, float]:
         return ratio, math.nan
     residuals = amounts - ratio * sizes
     return ratio, math.sqrt(count / (count - 1) * float((residuals**2).sum())) / total
+
+
+# Models with their identity, and all metrics of the texts that they write ------------------------
+
+BATCH = 32  # texts drawn at a time
+Identified = tuple[TextModel, dict[str, str]]
+
+
+def written(
+    total: int,
+    write: Callable[[int, int], list[str]],
+    advance: Callable[[int], object] = lambda _: None,
+    batch: int = BATCH,
+) -> list[str]:
+    """`total` texts in batches: `write` is called with how many, and the index of the first."""
+    texts: list[str] = []
+    for first in range(0, total, batch):
+        count = min(batch, total - first)
+        texts += write(count, first)
+        advance(count)
+    return texts
+
+
+def load_any(name: str, device: str) -> tuple[TrainedModel, dict[str, str]]:
+    """A model and its identity."""
+
+    def read(folder: Path) -> tuple[TrainedModel, dict[str, str]]:
+        checksum = format.verify(folder)[format.WEIGHTS]
+        return trained.load(folder, device=device), {"path": str(folder), "sha256": checksum}
+
+    return read_found(read, name)
+
+
+def load_identified(name: str, device: str) -> Identified:
+    """A model of text and its identity."""
+    model, identity = load_any(name, device)
+    return as_text(model, name), identity
+
+
+def load_judge(name: str, device: str) -> Identified:
+    """An autoregressive model and its identity."""
+    with naming({"model": "--judge"}):
+        model, identity = load_identified(name, device)
+    problem, remedy = f"{name} is no autoregressive model", "train one with --method.name ar"
+    require(isinstance(model.method, AR), "--judge", problem, remedy)
+    return model, identity
+
+
+def judged(model: TextModel, identity: dict[str, str], texts: list[str]) -> dict[str, Any]:
+    """The scores of some texts under an autoregressive model."""
+    with torch.no_grad(), naming({"text": "--judge", "texts": "--judge"}):
+        verdict = judge(model.method, model.tokenizer, texts)  # type: ignore[arg-type]
+    spreads = [name + of for name in ("perplexity", "bits_per_character") for of in ("", "_error")]
+    return identity | {name: getattr(verdict, name) for name in (*spreads, "tokens")}
+
+
+def described(
+    texts: list[str],
+    tokenizer: Tokenizer,
+    words: Container[str] | None,
+    examiner: Identified | None,
+    *,
+    cut_ends: bool,
+) -> dict[str, Any]:
+    """Metrics of generated texts: variety, known words, scores under a judge."""
+    ids = [tokenizer.encode(text) for text in texts]
+    results: dict[str, Any] = {
+        "count": len(texts),
+        "unigram_entropy_bits": unigram_entropy(ids),
+        **{f"distinct_{n}": distinct(ids, n) for n in (1, 2, 3)},
+    }
+    if words is not None:
+        results["known_words"] = share_of_known_words(texts, words, cut_ends=cut_ends)
+    if examiner is not None:
+        results["judge"] = judged(*examiner, texts)
+    return results

@@ -71,8 +71,14 @@ def _check_length(path: Path, argument: str) -> None:
         require(fits, argument, f"{path} is too long a name", "choose a shorter one")
 
 
-def check_file(path: Path, argument: str, kind: str | None = None) -> None:
-    """Refuse a place where no file can be written, and a name that promises another kind."""
+def check_file(name: str | Path | None, argument: str, kind: str | None = None) -> None:
+    """Refuse a place where no file can be written, and a name that promises another kind.
+
+    None, for no file, is fine.
+    """
+    if name is None:
+        return
+    path = Path(name)
     require(bool(path.name) and not path.is_dir(), argument, f"{path} is a folder", "name a file")
     if kind is not None:
         problem = f"{path} would hold a {kind[1:].upper()}, and its name says otherwise"

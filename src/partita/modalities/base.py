@@ -162,3 +162,8 @@ def modality_of(model: TrainedModel) -> Modality[Any]:
 def heading(text: str) -> Text:
     """A text that stands out in a table."""
     return Text(text, style="bold")
+
+
+def spread(numbers: Mapping[str, Any], name: str, style: str = ".4f") -> str:
+    """A number and its standard error."""
+    return f"{numbers[name]:{style}} ± {numbers[f'{name}_error']:{style}}"

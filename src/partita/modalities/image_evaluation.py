@@ -16,7 +16,7 @@ from partita.data.images import ImageOptions, Images, read_images
 from partita.errors import naming, require
 from partita.evaluation.image_quality import find_classifier, image_quality, independent_bits
 from partita.files.atomic import check_folder
-from partita.modalities.base import Evaluation, Work, heading
+from partita.modalities.base import Evaluation, Work, heading, spread
 from partita.modalities.images import ImageEvaluation
 from partita.models.image_model import ImageModel
 
@@ -26,85 +26,76 @@ _NAMES |= {"folder": "--classifier", "model": "--classifier", "images": "--class
 
 def prepared(model: ImageModel, asked: Evaluation, own: ImageEvaluation) -> Work:
     """Check everything that the evaluation needs, and return the work."""
-    name = asked.file or model.recipe.data.path
-    few = asked.samples in (0, 1)
-    require(asked.samples != 1, "--samples", "one image has no spread", "give 0, or 2 and more")
-    if own.classifier is not None and not few:
-        check_folder(Path(own.classifier), "--classifier")
-    with naming(_NAMES):
-        train, test = _read(model, name, "train"), _read(model, name, "test")
-        model.labels_of(test)  # of classes that the model knows
-    if asked.limit is not None:
-        test = test.select(torch.arange(min(asked.limit, len(test))))
+    return _Study(model, asked, own).run
 
-    def work(bar: Progress) -> dict[str, Any]:
-        results: dict[str, Any] = {}
+
+class _Study:
+    """The evaluation of a model; what it needs is checked when it is made."""
+
+    def __init__(self, model: ImageModel, asked: Evaluation, own: ImageEvaluation) -> None:
+        self.model, self.asked, self.classifier = model, asked, own.classifier
+        self.name = asked.file or model.recipe.data.path
+        one = asked.samples == 1
+        require(not one, "--samples", "one image has no spread", "give 0, or 2 and more")
+        if own.classifier is not None and asked.samples:
+            check_folder(Path(own.classifier), "--classifier")
+        with naming(_NAMES):
+            self.train, self.test = self._read("train"), self._read("test")
+            model.labels_of(self.test)  # of classes that the model knows
+        if asked.limit is not None:
+            self.test = self.test.select(torch.arange(min(asked.limit, len(self.test))))
+
+    def _read(self, split: str) -> Images:
+        data = self.model.recipe.data
+        return read_images(self.name, ImageOptions(split=split, size=data.size, color=data.color))
+
+    def run(self, bar: Progress) -> dict[str, Any]:
+        """All results, part by part."""
         # Before the likelihood, which may take long: a sampler may refuse its options.
-        samples = _samples(model, train, test, name, asked, own, bar) if asked.samples else None
-        if asked.file is not None:
-            results["likelihood"] = _likelihood(model, train, test, name, asked, bar)
-        return results if samples is None else results | {"samples": samples}
+        samples = {"samples": self._samples(bar)} if self.asked.samples else {}
+        likelihood = {} if self.asked.file is None else {"likelihood": self._likelihood(bar)}
+        return likelihood | samples
 
-    return work
+    def _samples(self, bar: Progress) -> dict[str, Any]:
+        task, data = bar.add_task("samples", total=self.asked.samples), Path(self.name).name
 
+        def tell(text: str) -> None:
+            bar.update(task, description=text)
 
-def _samples(
-    model: ImageModel,
-    train: Images,
-    test: Images,
-    name: str,
-    asked: Evaluation,
-    own: ImageEvaluation,
-    bar: Progress,
-) -> dict[str, Any]:
-    task = bar.add_task("samples", total=asked.samples)
-    with naming(_NAMES):
-        judge = find_classifier(
-            own.classifier,
-            train,
-            Path(name).name,
-            lambda text: bar.update(task, description=text),
+        with naming(_NAMES):
+            judge = find_classifier(self.classifier, self.train, data, tell)
+        tell("samples")
+        found = image_quality(
+            self.model,
+            judge,
+            self.train,
+            self.test,
+            self.asked.samples,
+            lambda done: bar.update(task, completed=done),
+            seed=self.asked.seed,
+            **self.asked.how,
         )
-    bar.update(task, description="samples")
-    found = image_quality(
-        model,
-        judge,
-        train,
-        test,
-        asked.samples,
-        lambda done: bar.update(task, completed=done),
-        seed=asked.seed,
-        **asked.how,
-    )
-    return asdict(found)
+        return asdict(found)
 
-
-def _read(model: ImageModel, name: str, split: str) -> Images:
-    data = model.recipe.data
-    return read_images(name, ImageOptions(split=split, size=data.size, color=data.color))
-
-
-def _likelihood(
-    model: ImageModel, train: Images, test: Images, name: str, asked: Evaluation, bar: Progress
-) -> dict[str, Any]:
-    task = bar.add_task("likelihood", total=1.0)
-    bound = model.bits_per_dimension(
-        test,
-        replicates=asked.replicates,
-        seed=asked.seed,
-        progress=lambda share: bar.update(task, completed=share),
-    )
-    seen, tokens = (model.tokenizer.encode(images) for images in (train, test))
-    return {
-        "file": name,
-        "images": len(test),
-        "tokens": bound.tokens,
-        "given_the_class": model.recipe.network.classes > 0,
-        "dimensions": "pixels" if isinstance(model.tokenizer, PixelTokenizer) else "codes",
-        "bits_per_dimension": bound.bits,
-        "bits_per_dimension_error": bound.bits_error,
-        "independent": independent_bits(seen, tokens, model.tokenizer.vocab_size),
-    }
+    def _likelihood(self, bar: Progress) -> dict[str, Any]:
+        model, asked, task = self.model, self.asked, bar.add_task("likelihood", total=1.0)
+        bound = model.bits_per_dimension(
+            self.test,
+            replicates=asked.replicates,
+            seed=asked.seed,
+            progress=lambda share: bar.update(task, completed=share),
+        )
+        seen, tokens = (model.tokenizer.encode(images) for images in (self.train, self.test))
+        return {
+            "file": self.name,
+            "images": len(self.test),
+            "tokens": bound.tokens,
+            "given_the_class": model.recipe.network.classes > 0,
+            "dimensions": "pixels" if isinstance(model.tokenizer, PixelTokenizer) else "codes",
+            "bits_per_dimension": bound.bits,
+            "bits_per_dimension_error": bound.bits_error,
+            "independent": independent_bits(seen, tokens, model.tokenizer.vocab_size),
+        }
 
 
 def table(results: Mapping[str, Any]) -> Table:
@@ -112,11 +103,10 @@ def table(results: Mapping[str, Any]) -> Table:
     shown = Table("", "", show_header=False)
     likelihood, samples = results.get("likelihood"), results.get("samples")
     if likelihood:
-        bits, error = likelihood["bits_per_dimension"], likelihood["bits_per_dimension_error"]
         shown.add_row(heading("likelihood"), f"{likelihood['file']}, {likelihood['images']} images")
         what = likelihood["dimensions"]
         per = "dimension" if what == "pixels" else "code"
-        shown.add_row(f"bits per {per}, at most", f"{bits:.4f} ± {error:.4f}")
+        shown.add_row(f"bits per {per}, at most", spread(likelihood, "bits_per_dimension"))
         shown.add_row(f"bits of independent {what}", f"{likelihood['independent']:.4f}")
     if samples:
         shown.add_row(heading("samples"), f"{samples['count']} images")

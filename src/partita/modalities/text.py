@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from partita.data.text_data import TEXT
-from partita.errors import require, require_int
+from partita.errors import require, require_ints, require_known
 from partita.files.atomic import check_file
 from partita.modalities.base import (
     Drawn,
@@ -37,8 +36,7 @@ class TextSampling(OwnOptions):
     """A text to go on from."""
 
     def __post_init__(self) -> None:
-        if self.length is not None:
-            require_int(self.length, "--length")
+        require_ints(self, "--", length=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +51,8 @@ class TextInfilling(OwnOptions):
     """With --flexible: the most tokens that a text may have; the model's length unless given."""
 
     def __post_init__(self) -> None:
+        require_ints(self, "--", length=1)
         if self.length is not None:
-            require_int(self.length, "--length")
             problem = "blanks of given sizes leave nothing to say about the length"
             require(self.flexible, "--length", problem, "leave it out, or give --flexible")
 
@@ -87,10 +85,10 @@ class TextEvaluation(OwnOptions):
         for flag, given in (("--profile", self.profile), ("--order", self.order)):
             shown = given is None or asked.file is not None
             require(shown, flag, "there is no likelihood without a file", "give a file")
-        known = self.order is None or self.order in ORDERS
-        require(known, "--order", f"unknown name {self.order!r}", f"known: {', '.join(ORDERS)}")
+        if self.order is not None:
+            require_known(self.order, "--order", ORDERS)
+        check_file(self.profile, "--profile", ".png")
         if self.profile is not None:
-            check_file(Path(self.profile), "--profile", ".png")
             require_plots("--profile")
 
 

@@ -29,8 +29,11 @@ class KindOptions:
     @classmethod
     def of(cls: type[K], network: TransformerOptions, kind: str | None = None) -> K:
         """The options given in `network.options`; unknown ones are refused."""
+        from partita.networks.kinds import NETWORKS  # which imports this file
+
         name = kind or network.kind or "this network"
-        return cls(**checked_options(WHERE, name, options_of(cls), network.options))
+        others = {other: options_of(NETWORKS[other].options) for other in NETWORKS}
+        return cls(**checked_options(WHERE, name, options_of(cls), network.options, others))
 
     def check(self, network: TransformerOptions) -> None:
         """Refuse options that do not fit the network's sizes."""

@@ -72,37 +72,24 @@ def score_consistency(
     real = check_batch(Batch.of(tokens, is_token=is_token), model).real
     tokens = torch.where(real, tokens, model.mask_id)
     labels = as_labels(label, tokens.shape[0], tokens.device)
-    with evaluating(model), torch.no_grad():
-        return [
-            _row(
-                model, time, _log_ratios(model, tokens, real, labels, time, batch_size, seed, step)
-            )
-            for step, time in enumerate(times)
-        ]
+    batches = torch.split(torch.arange(len(tokens), device=tokens.device), batch_size)
 
-
-def _log_ratios(
-    model: SEDD,
-    tokens: Tensor,
-    is_token: Tensor,
-    labels: Tensor | None,
-    time: float,
-    batch_size: int,
-    seed: int,
-    step: int,
-) -> Tensor:
-    """log of sum / target at every masked position, in float64."""
-    found = []
-    for rows in torch.split(torch.arange(len(tokens), device=tokens.device), batch_size):
+    def log_ratios(rows: Tensor, time: float, step: int) -> Tensor:
+        """log of sum / target at the masked positions of some rows, in float64."""
         t = torch.full((len(rows),), time, dtype=torch.float64, device=tokens.device)
         sigma = total_noise(model.schedule, t)
-        state = model.graph.noised(tokens[rows], sigma, is_token[rows], Noise(seed, rows), step)
-        where, positions = ((state == model.mask_id) & is_token[rows]).nonzero(as_tuple=True)
+        state = model.graph.noised(tokens[rows], sigma, real[rows], Noise(seed, rows), step)
+        where, positions = ((state == model.mask_id) & real[rows]).nonzero(as_tuple=True)
         label = None if labels is None else labels[rows]
         log_score = model.log_score(state, t, where, positions, label)[..., : model.graph.tokens]
         total = log_score.logsumexp(-1).double()
-        found.append(total + torch.log(torch.expm1(sigma))[where])
-    return torch.cat(found)
+        return total + torch.log(torch.expm1(sigma))[where]
+
+    with evaluating(model), torch.no_grad():
+        return [
+            _row(model, time, torch.cat([log_ratios(rows, time, step) for rows in batches]))
+            for step, time in enumerate(times)
+        ]
 
 
 def _row(model: SEDD, time: float, log_ratios: Tensor) -> Consistency:

@@ -20,8 +20,7 @@ from partita.networks.kinds import kind_of
 from partita.networks.options import TransformerOptions
 from partita.parallel import World
 from partita.registry import options_of
-from partita.studies.roofline import Work, sampling_work
-from partita.studies.speed import Contestant
+from partita.studies.speed import Contestant, Work, sampling_work
 from partita.training.engine import Engine
 from partita.training.throughput import flops_per_token
 
@@ -41,9 +40,9 @@ def sampling_contestants(
     entrants: tuple[tuple[str, str], ...] = SAMPLING,
 ) -> Iterator[Contestant]:
     """MDLM's ancestral sampler, and PGM's ancestral and fixed-count ones, at each of the speeds."""
+    half = device.type == "cuda"  # bfloat16 on GPUs, float32 on CPUs, as in training
     for (name, sampler), speed in itertools.product(entrants, speeds):
         method = _method(name, network, tokens, device).eval()  # its own, since it caches
-        half = device.type == "cuda"
         work = sampling_work(
             method.network,  # type: ignore[arg-type]
             batch_size,
@@ -53,7 +52,7 @@ def sampling_contestants(
         )
 
         def draw(method: nn.Module = method, sampler: str = sampler, speed: str = speed) -> int:
-            with _precision(device):
+            with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
                 drawn = sample(method, batch_size, sampler=sampler, steps=steps, speed=speed)  # type: ignore[arg-type]
             return drawn.numel()
 
@@ -77,11 +76,14 @@ def training_contestants(
     """
     rows = torch.randint(tokens, (batch_size, network.length), device=device)
     batch = Batch.of(rows)
+    precision = "bfloat16" if device.type == "cuda" else "float32"
+    options = TrainingOptions(batch_size=batch_size, precision=precision)
     for speed in speeds:
         for name, shown in TRAINING.items():
             method: Any = _method(name, network, tokens, device)
             method.network.fused = speed == "compile"
-            engine = _engine(method, batch_size, device, speed)
+            run = RunOptions(cuda_graph=speed != "eager", compile=speed == "compile")
+            engine = Engine(method, options, run, World(0, 1, device))
             flops = flops_per_token(method, network.length) * rows.numel() * steps
             yield Contestant(
                 shown if speeds == ("eager",) else f"{shown}, {speed}",
@@ -90,13 +92,6 @@ def training_contestants(
                 Work(flops, 0.0),
                 partial(_advance, engine, batch, steps, capture=False),
             )
-
-
-def _engine(method: nn.Module, batch_size: int, device: torch.device, speed: str) -> Engine:
-    precision = "bfloat16" if device.type == "cuda" else "float32"
-    options = TrainingOptions(batch_size=batch_size, precision=precision)
-    run = RunOptions(cuda_graph=speed != "eager", compile=speed == "compile")
-    return Engine(method, options, run, World(0, 1, device))
 
 
 def _advance(engine: Engine, batch: Batch, steps: int, capture: bool | None = None) -> int:
@@ -115,8 +110,3 @@ def _method(name: str, network: TransformerOptions, tokens: int, device: torch.d
     with device:  # drawing the weights on a CPU would take longer than the timed work
         method: nn.Module = entry.build(replace(network, kind=None, options=own), tokens)
     return method
-
-
-def _precision(device: torch.device) -> Any:  # noqa: ANN401 - of two unrelated types
-    """The precision of training: bfloat16 on GPUs, float32 on CPUs."""
-    return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float64, Int64
 
 from partita.evaluation.cloze import Answers, Blank
-from partita.evaluation.tasks import blank_results, share_right
+from partita.evaluation.questions import blank_results, share_right
 from partita.studies.ngram import NGram
 
 BEAM = 32

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from partita.data.tokenizers import Tokenizer
 from partita.errors import require, require_int
-from partita.files.atomic import check_file, parents_made
+from partita.files.atomic import check_file
 from partita.methods.genmd4 import GenMD4
 from partita.plotting import matplotlib, picture
 
@@ -71,35 +71,24 @@ def schedule_table(found: Extremes) -> Table:
     for title in ("smallest w", "token", "id", "largest w", "token", "id"):
         table.add_column(title, justify="left" if title == "token" else "right")
     for index in range(max(len(found.smallest), len(found.largest))):
-        cells: list[Text] = []
-        for side in (found.smallest, found.largest):
-            cells += _cells(side[index]) if index < len(side) else [Text("")] * 3
-        table.add_row(*cells)
+        sides = [side[index : index + 1] for side in (found.smallest, found.largest)]
+        cells = [(f"{s.exponent:.4f}", repr(s.text), str(s.token)) for side in sides for s in side]
+        # As texts: a token such as [bold] is not markup.
+        table.add_row(*(Text(cell) for row in cells for cell in row))
     return table
 
 
-def _cells(row: TokenSchedule) -> list[Text]:
-    """Cells of plain text: a token such as [bold] is not markup."""
-    return [Text(f"{row.exponent:.4f}"), Text(repr(row.text)), Text(str(row.token))]
-
-
-def draw_schedules(
-    method: GenMD4,
-    tokenizer: Tokenizer,
-    path: str | Path,
-    count: int = 5,
-    among: set[int] | None = None,
-) -> Extremes:
-    """Write a picture (PNG) of alpha_i(t) of the extreme tokens; return those tokens."""
+def draw_schedules(method: GenMD4, found: Extremes, path: str | Path, count: int = 5) -> None:
+    """Write a picture (PNG) of alpha_i(t) of the extreme tokens, at most `count` on each side."""
     path = Path(path)
     check_file(path, "path")
-    found = extremes(method, tokenizer, count, among)
     times = torch.linspace(0, 1, 201, dtype=torch.float64)
     with torch.no_grad():
         alpha = method.alpha(times.to(method.raw.device)).cpu().numpy()
-    with parents_made(path), picture(path, 8, 5) as (figure, (axes,)):
+    with picture(path, 8, 5) as (figure, (axes,)):
         maps = matplotlib().colormaps
-        for side, colors in ((found.smallest, "Blues"), (found.largest, "Oranges")):
+        for every, colors in ((found.smallest, "Blues"), (found.largest, "Oranges")):
+            side = every[:count]
             for rank, row in enumerate(side):
                 color = maps[colors](0.95 - 0.55 * rank / len(side))
                 axes.plot(times.numpy(), alpha[:, row.token], color=color, label=_label(row))
@@ -107,7 +96,6 @@ def draw_schedules(
         axes.set(xlabel="t", ylabel="share that is visible, alpha(t)")
         axes.grid(alpha=0.3)
         figure.legend(loc="outside right upper", fontsize="small", title="smallest w, largest w")
-    return found
 
 
 def _label(row: TokenSchedule) -> str:

@@ -111,7 +111,6 @@ def draw_comparison(rows: Sequence[Quality], path: Path, *, timed: bool = True) 
 
 
 def _draw_models(rows: Sequence[Quality], panels: Sequence[Axes]) -> None:
-    """Draw a curve in every panel for each model."""
     for name in dict.fromkeys(row.model for row in rows):
         own = sorted((row for row in rows if row.model == name), key=lambda row: row.steps)
         steps = [row.steps for row in own]
