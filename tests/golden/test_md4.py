@@ -21,12 +21,11 @@ from partita.networks import TransformerConfig
 from partita.networks.base import Network
 from partita.processes.corruption import Corrupted, Discrete
 from partita.processes.draws import even_times, low_discrepancy
-from partita.processes.masked import prior_nats, reconstruction_nats
+from partita.processes.masked import prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
 from partita.schedules import discretize, make_schedule, sampling_grid
 from partita.schedules.reference import MD4_EPS, Truncated
 from tests.golden.cases import Case, load, named
-from tests.support.masked_process import reverse
 from tests.support.md4_references import plain_schedule, scalar, stopped_schedule
 
 schedule_cases = pytest.mark.parametrize("name", named("md4/md4_schedules*"))

@@ -20,11 +20,10 @@ from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
 from partita.processes.corruption import Corrupted, Discrete, Subset
-from partita.processes.masked import prior_nats, reconstruction_nats
+from partita.processes.masked import prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
 from partita.schedules import sampling_grid
 from tests.golden.cases import Case, load, named
-from tests.support.masked_process import reverse
 from tests.support.md4_references import plain_schedule, scalar, stopped_schedule
 
 

@@ -21,9 +21,11 @@ from partita.contracts.batch import Batch
 from partita.methods.sedd import SEDD
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
+from partita.processes.chains import mean_from_score, score_from_mean
 from partita.processes.ctmc import Rates, noise_rate, total_noise
 from partita.processes.draws import Noised
 from partita.processes.graphs import Absorbing, Uniform, make_graph
+from partita.processes.masked import reverse
 from partita.samplers.score import (
     analytic_step,
     as_probabilities,
@@ -34,8 +36,6 @@ from partita.schedules import make_schedule, sampling_grid
 from partita.schedules.formulas import Linear
 from partita.schedules.reference import MDLM_EPS, Truncated
 from tests.golden.cases import Case, load, named
-from tests.support.masked_process import reverse
-from tests.support.rates import mean_from_score, score_from_mean
 
 graphs = pytest.mark.parametrize("name", named("md4/sedd_*", holding="transp_rate"))
 absorbing_graphs = pytest.mark.parametrize("name", named("md4/sedd_absorb*", holding="transp_rate"))

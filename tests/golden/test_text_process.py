@@ -18,11 +18,11 @@ from partita.methods.mdlm import MDLM, subs
 from partita.networks.base import Network
 from partita.networks.options import TransformerConfig
 from partita.processes.corruption import Corrupted, Discrete, Rate
+from partita.processes.masked import marginal, posterior, reverse, states
 from partita.schedules import discretize, make_schedule
 from partita.schedules.formulas import Linear
 from partita.schedules.reference import MDLM_EPS
 from tests.golden.cases import load, parts, rule_of
-from tests.support.masked_process import marginal, posterior, reverse, states
 from tests.support.references import agree, gumbel_argmax
 
 

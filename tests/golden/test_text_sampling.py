@@ -13,11 +13,11 @@ from torch import nn
 from partita.methods import MDLM
 from partita.networks import Transformer
 from partita.processes.draws import low_discrepancy
+from partita.processes.masked import reverse
 from partita.schedules import make_schedule
 from partita.schedules.formulas import Linear
 from partita.training.ema import MovingAverage
 from tests.golden.cases import load, parts, rule_of
-from tests.support.masked_process import reverse
 from tests.support.references import LAST_TIME, build, gumbel_argmax
 
 SAMPLERS = ("ddpm", "ddpm_cache")

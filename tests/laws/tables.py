@@ -17,7 +17,7 @@ from partita.contracts.layouts import DENSE, Queries
 from partita.methods import MD4, MDLM, PGM
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks.base import Network, NetworkConfig, PartitionNetwork
-from tests.support.masked_process import reverse
+from partita.processes.masked import reverse
 
 VOCAB = 3
 MASK = VOCAB

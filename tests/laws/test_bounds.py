@@ -14,7 +14,7 @@ from partita.likelihood.enumeration import exact_log_likelihood
 from partita.processes.corruption import (
     Rate,
 )
-from partita.processes.masked import prior_nats, reconstruction_nats
+from partita.processes.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
 from partita.schedules import make_schedule, sampling_grid
 from tests.laws.tables import (
@@ -32,7 +32,6 @@ from tests.laws.tables import (
     table_mdlm,
 )
 from tests.support.bounds import CORRUPTIONS, EXACT, continuous_bound, discrete_bound, subset_bound
-from tests.support.masked_process import marginal, posterior, reverse
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -20,6 +20,7 @@ from partita.methods.genmd4 import SECOND_MASK, GenMD4, MaskedTwice, surplus
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
 from partita.processes.corruption import Corrupted
+from partita.processes.masked import posterior, reverse
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.schedules import make_schedule, sampling_grid
@@ -44,7 +45,6 @@ from tests.support.genmd4_laws import (
     table_genmd4,
     transition,
 )
-from tests.support.masked_process import posterior, reverse
 
 SAMPLES = 30_000
 

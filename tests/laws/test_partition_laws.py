@@ -30,7 +30,7 @@ from partita.processes.corruption import (
     make_corruption,
     unweighted,
 )
-from partita.processes.masked import prior_nats, reconstruction_nats
+from partita.processes.masked import marginal, posterior, prior_nats, reconstruction_nats, reverse
 from partita.randomness import Noise
 from partita.samplers import Prompt, sample
 from partita.schedules import Schedule, make_schedule, sampling_grid
@@ -60,7 +60,6 @@ from tests.support.bounds import (
     discrete_bound,
     quadrature,
 )
-from tests.support.masked_process import marginal, posterior, reverse
 from tests.support.partition_bounds import (
     CORRUPTIONS,
     discrete_groups,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from partita.processes.masked import marginal, posterior, reverse, states, transition
 from partita.schedules import SCHEDULES, make_schedule
 from tests.laws.tables import MASK, VOCAB
-from tests.support.masked_process import marginal, posterior, reverse, states, transition
 
 X = torch.arange(VOCAB)[None]
 SIZE = VOCAB + 1

@@ -23,6 +23,15 @@ from partita.methods.sedd import SEDD, UniformSEDD
 from partita.networks import CausalTransformer, TransformerConfig
 from partita.networks.base import Network
 from partita.networks.options import TransformerOptions
+from partita.processes.chains import (
+    campbell_constant,
+    campbell_rate,
+    mean_from_score,
+    over_sequences,
+    rate_divergence,
+    score_from_mean,
+    true_reverse,
+)
 from partita.processes.corruption import Continuous, Corrupted
 from partita.processes.ctmc import Rates, noise_rate, total_noise
 from partita.processes.draws import Noised
@@ -45,15 +54,6 @@ from tests.laws.tables import (
     data_law,
     random_logits,
     table_md4,
-)
-from tests.support.rates import (
-    campbell_constant,
-    campbell_rate,
-    mean_from_score,
-    over_sequences,
-    rate_divergence,
-    score_from_mean,
-    true_reverse,
 )
 from tests.support.score_laws import (
     CHAINS,

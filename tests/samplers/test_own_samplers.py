@@ -1,5 +1,7 @@
 """A sampler of one's own: what is wrong with it is said when it is registered or when it runs."""
 
+# ruff: noqa: ARG005 - samplers that use nothing of what they are given
+
 import pytest
 import torch
 
@@ -58,7 +60,7 @@ def test_what_is_not_finished_is_refused():
 
 @pytest.mark.parametrize("length", [5, 16, 17, 40, 64])
 def test_of_equal_keys_the_leftmost_comes_first(length):
-    """At any length, and whatever is known elsewhere: the law of a sampler has no say of its own."""
+    """At any length, and whatever is known elsewhere."""
     seen = []
 
     @sampler("pairs", family="masked", planned=True)

@@ -12,12 +12,12 @@ from torch import nn
 from partita.contracts.batch import Batch
 from partita.methods.sedd import SEDD
 from partita.networks.base import Network
+from partita.processes.chains import over_sequences
 from partita.processes.ctmc import Rates, noise_rate, total_noise
 from partita.processes.draws import Noised
 from partita.processes.graphs import Absorbing, Uniform
 from partita.schedules import sampling_grid
 from tests.laws.tables import VOCAB, TableConfig, all_sequences
-from tests.support.rates import over_sequences
 
 LENGTH = 2
 

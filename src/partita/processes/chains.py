@@ -1,6 +1,6 @@
-"""Chains over whole sequences as matrices, and scores of a mean: to check SEDD by enumeration.
+"""Chains over whole sequences as matrices, and scores of a mean, for exact values on tiny models.
 
-They compare the losses of Lou et al. (2023) and of Campbell et al. (2022).
+They compare the losses of Lou et al. (2023) and of Campbell et al. (2022) by enumeration.
 """
 
 from __future__ import annotations
