@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from partita.contracts.batch import Batch
-from partita.methods.d3pm import D3PM, reverse
+from partita.methods.d3pm import D3PM, posterior, reverse
 from partita.methods.masked_method import TIME_SCALE
 from partita.networks import TransformerConfig
 from partita.networks.base import Network
@@ -26,7 +26,6 @@ from partita.processes.betas import make_betas
 from partita.processes.draws import Noised
 from partita.processes.matrices import Own, make_transition
 from tests.golden.cases import load, named
-from tests.support.chain_laws import entries, posterior
 
 OURS = {"jsd": "jsd", "linear": "linear", "cosine": "cosine", "cosine_sq": "cosine-squared"}
 cases = pytest.mark.parametrize("name", named("md4/d3pm_*"))
@@ -98,7 +97,7 @@ def test_posteriors(name, own):
         chain = Own(case["Q"], masks=case.config["mask_id"] is not None)
     t, z, x = every(case)
     possible = case["posterior_valid"].flatten().bool()
-    assert torch.equal(entries(chain, x, z, 0 * t, t)[:, 0] > 0, possible)
+    assert torch.equal(chain.entries(x, z, 0 * t, t)[:, 0] > 0, possible)
     ours = posterior(chain, x, z, t - 1, t)[:, 0]
     ours = torch.where(possible[:, None], ours, 0).view_as(case["posterior"])
     case.close(ours, "posterior")

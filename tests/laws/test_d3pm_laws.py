@@ -20,7 +20,7 @@ from partita.contracts.batch import Batch
 from partita.errors import InputError
 from partita.methods.base import METHODS
 from partita.methods.contracts import Chain
-from partita.methods.d3pm import D3PM, reverse
+from partita.methods.d3pm import D3PM, posterior, reverse
 from partita.networks import CausalTransformer, Transformer, TransformerConfig
 from partita.networks.options import TransformerOptions
 from partita.processes.betas import BETAS, betas_of, make_betas
@@ -49,7 +49,6 @@ from tests.support.chain_laws import (
     explicit,
     naive_law,
     naive_step,
-    posterior,
     product,
     random_matrices,
     states_of,
@@ -106,6 +105,9 @@ def test_closed_forms_equal_products_of_matrices(kind, betas):
         torch.testing.assert_close(chain.matrix(s, t), between)
         torch.testing.assert_close(chain.rows(x, start, end)[0], between)
         torch.testing.assert_close(chain.columns(x, start, end)[0], between.T)
+        for z in range(chain.size):
+            entries = chain.entries(x, torch.full_like(x, z), start, end)[0]
+            torch.testing.assert_close(entries, between[:, z])
         pushed = mean[0] @ product(matrices, 0, t)[:VOCAB]
         torch.testing.assert_close(chain.push(mean, end)[0], pushed)
     last = product(matrices, 0, chain.steps)[:VOCAB]

@@ -115,15 +115,3 @@ def naive_law(logits, matrices, grid, last_step="posterior"):
     clean = (states < VOCAB).all(-1)
     assert float(law[~clean].sum()) == pytest.approx(0, abs=1e-15)
     return law[clean]
-
-
-def entries(transition, x, z, s, t) -> torch.Tensor:
-    """q(z_t = z | z_s = x)."""
-    return transition.rows(x, s, t).gather(-1, z[..., None])[..., 0]
-
-
-def posterior(transition, x, z_t, s, t) -> torch.Tensor:
-    """q(z_s | z_t, x) for steps s < t (D3PM eq. 3); z_t must have positive probability given x."""
-    start = torch.zeros_like(s)
-    joint = transition.columns(z_t, s, t) * transition.rows(x, start, s)
-    return joint / entries(transition, x, z_t, start, t)[..., None]

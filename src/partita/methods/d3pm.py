@@ -53,6 +53,15 @@ LAST_STEPS = ("posterior", "prediction")
 # The process -------------------------------------------------------------------------------------
 
 
+def posterior(
+    transition: Transition, x: Tokens, z_t: Tokens, s: RowSteps, t: RowSteps
+) -> Float[Tensor, "B L K"]:
+    """q(z_s | z_t, x) for steps s < t (eq. 3); z_t must have positive probability given x."""
+    start = torch.zeros_like(s)
+    joint = transition.columns(z_t, s, t) * transition.rows(x, start, s)
+    return joint / transition.entries(x, z_t, start, t)[..., None]
+
+
 def reverse(
     transition: Transition, mean: LogProbs, z_t: Tokens, s: RowSteps, t: RowSteps
 ) -> Float[Tensor, "B L K"]:

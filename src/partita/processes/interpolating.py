@@ -63,6 +63,10 @@ class Interpolating(Transition):
         wide = (lost * self.end(z))[..., None].repeat(1, 1, self.size)
         return wide.scatter_add_(-1, z[..., None], a.expand(z.shape)[..., None])
 
+    def entries(self, x: Tokens, z: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L"]:
+        a, lost = self.kept(s, t)
+        return a * (x == z) + lost * self.end(z)
+
     def push(self, mean: LogProbs, t: RowSteps) -> Float[Tensor, "B L K"]:
         a, lost = (value[..., None] for value in self.kept(torch.zeros_like(t), t))
         gone = (lost * self.limit(mean.device)).to(mean.dtype)

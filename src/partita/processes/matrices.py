@@ -70,6 +70,10 @@ class Dense(Transition):
         matrices, which = self._matrices(s, t)
         return matrices.mT[which, z]
 
+    def entries(self, x: Tokens, z: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L"]:
+        matrices, which = self._matrices(s, t)
+        return matrices[which, x, z]
+
     def push(self, mean: LogProbs, t: RowSteps) -> Float[Tensor, "B L K"]:
         matrices, which = self._matrices(torch.zeros_like(t), t)
         chosen = matrices if len(matrices) == 1 else matrices[which[:, 0]]

@@ -53,6 +53,10 @@ class Transition(ABC):
         """q(z_t = z | z_s), as a function of z_s."""
 
     @abstractmethod
+    def entries(self, x: Tokens, z: Tokens, s: RowSteps, t: RowSteps) -> Float64[Tensor, "B L"]:
+        """q(z_t = z | z_s = x)."""
+
+    @abstractmethod
     def push(self, mean: LogProbs, t: RowSteps) -> Float[Tensor, "B L K"]:
         """sum_x q(z_t | x) mean(x)."""
 
