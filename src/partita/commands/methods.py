@@ -46,7 +46,7 @@ def options(words: Sequence[str]) -> Options:
         "optimizers, a line for each.",
         ["partita methods", "partita methods d3pm", "partita methods --json"],
     )
-    add_options(parser, Options, name="?one method alone")
+    add_options(parser, Options, name="?show only this method")
     return parse(parser, words, Options)
 
 

@@ -32,9 +32,9 @@ def make_parser(
 
 MODEL = (
     "a run folder (its best checkpoint is used), a checkpoint, an exported model, hf:OWNER/NAME "
-    "on the hub, or default (the model that this installation comes with, if it does)"
+    "on the hub, or default (the model that comes with the library, if there is one)"
 )
-OPTIONAL_MODEL = f"?{MODEL}, which is also taken if none is named"
+OPTIONAL_MODEL = f"?{MODEL}; without a name, default is used"
 
 
 def add_options(parser: Parser, options: type, **places: str) -> None:

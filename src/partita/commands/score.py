@@ -31,11 +31,11 @@ class Options:
     file: str | None = None
     """A file with a text on each line; - for standard input."""
     label: str | None = None
-    """The class of the texts, by name, of a model that was trained with classes."""
+    """The name of the class of the texts, for models trained with classes."""
     replicates: int = 8
-    """Draws of the estimate."""
+    """Number of independent estimates; their spread gives the error."""
     seed: int = 0
-    """Seed of the draws."""
+    """Seed of the random numbers."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     json: bool = False
@@ -61,8 +61,8 @@ def options(words: Sequence[str]) -> Options:
         "Print an upper bound of the number of bits that a model needs for each text. For an\n"
         "autoregressive model the number is exact. Texts are arguments, or the lines of a file\n"
         "(- for standard input). A text longer than the model is cut into windows, each scored\n"
-        "without what stands before it. An empty text has bits under a model that decides where\n"
-        "texts end (flexmdm), but none per character or token.",
+        "without the text before it. For a model that decides where texts end (flexmdm), an empty\n"
+        "text has bits too, but none per character or token.",
         [
             "partita score default 'It flows into the North Sea.' 'It sea flows the into North.'",
             "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",
