@@ -148,7 +148,7 @@ class TrainingOptions:
 @renamed_keys("run")
 @dataclass(frozen=True)
 class RunOptions:
-    """Run: where and how the work is done. It may change from one resume to the next."""
+    """Run: where and how the work is done. These options may change when a run is resumed."""
 
     device: str = "auto"
     """cpu, cuda, or auto for a GPU if there is one."""
