@@ -193,9 +193,9 @@ def test_help_of_a_verb_teaches_by_example(verb, capsys):
 def test_help_tells_of_the_shipped_model(verb, capsys):
     assert main([verb, "--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "or default (the model that this installation comes with" in out
+    assert "or default (the model that comes with the library" in out
     lone = verb in ("sample", "infill")
-    assert ("which is also taken if none is named" in out) == lone
+    assert ("without a name, default is used" in out) == lone
     assert ("[model]" in out) == lone
 
 

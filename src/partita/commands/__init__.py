@@ -20,16 +20,16 @@ from partita.version import __version__
 
 # verb: what it does. The verb's module has `run(words)`, which returns an exit code.
 VERBS = {
-    "demo": "watch a model write and fill in text (--seconds 60 trains one first)",
-    "train": "train on your own text or images; the same command again goes on where it stopped",
+    "demo": "watch a model write text and fill in blanks (--seconds 60 trains one first)",
+    "train": "train on your own text or images; run the same command again to resume",
     "distill": "train a student that needs fewer sampling steps than its teacher",
-    "vq": "train a tokenizer for images: pixels to codes",
+    "vq": "train a tokenizer that turns images into codes",
     "sample": "write texts or draw images with a trained model (--show to watch)",
     "infill": "fill in the blanks of a text, or a part of an image",
     "score": "measure how many bits a model needs for given texts",
     "eval": "measure the likelihood of a file, and the quality of samples",
-    "accuracy": "measure how often a model predicts a hidden word, or the right ending",
-    "ngram": "count n-grams of a text, as a baseline for all of these numbers",
+    "accuracy": "measure how often a model predicts a hidden word, or chooses the right ending",
+    "ngram": "count the n-grams of a text, as a baseline for these measurements",
     "compare": "plot the quality of models against the number of sampling steps",
     "report": "show genmd4's learned schedules, or the consistency of sedd's scores",
     "info": "show the recipe, provenance and metrics of a run, checkpoint or model",
@@ -92,7 +92,7 @@ def overview() -> str:
         [
             f"usage: {program()} VERB [options]",
             "",
-            "Masked and partition generative modelling.",
+            "Masked and partition generative modeling of texts and images.",
             "",
             "verbs:",
             *lines,

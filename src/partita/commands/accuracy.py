@@ -44,14 +44,14 @@ class Options(Shared):
     task: str
     """last-word, choices or infill."""
     count: int | None = None
-    """Number of questions, the first of the file, all unless given; infill: of words, 1000 unless
-    given."""
+    """Number of questions: the first ones of the file, by default all. infill: number of words, by
+    default 1000."""
     length: int | None = None
-    """Tokens of a window, or of the longest text in view; the model's length unless given."""
+    """Tokens of a window (infill), or of the longest passage; by default the model's length."""
     replicates: int = 8
-    """Draws of the bound of a masked model."""
+    """Number of independent estimates of a masked model's bound."""
     batch_size: int = 32
-    """Texts at a time; the results do not depend on it."""
+    """Number of texts computed at a time; the results do not depend on it."""
     out: str | None = None
     """A JSON file to write the results to."""
 
@@ -66,13 +66,13 @@ options = reader(
     "accuracy",
     "Measure how often a model predicts what is hidden, and the bits it needs for the answer.\n"
     "Masked models and pgm fill a blank of as many tokens as the answer has, the most certain\n"
-    "first; ar takes the most probable token after the true ones before it. An answer counts\n"
-    "if all of its tokens are right. Bits are exact for ar, and upper bounds for the others.\n"
+    "first; ar predicts each token from the true ones before it. An answer is right if all of\n"
+    "its tokens are. Bits are exact for ar, and upper bounds for the others.\n"
     "last-word: each line of the file is a passage, whose last word is hidden (LAMBADA).\n"
     'choices: each line is {"context": "...", "choices": ["...", "..."], "answer": 0}; the\n'
-    "choice with the fewest bits is taken, by its bits per token and by all of them.\n"
-    "infill: words inside a text, both sides in view (ar: the left one alone).\n"
-    "Texts longer than the model are cut at the left, answers that are longer left out.",
+    "model chooses the one with the fewest bits, once per token and once in total.\n"
+    "infill: words inside a text are hidden; the model sees both sides (ar: only the left).\n"
+    "Texts longer than the model are cut at the left; answers longer than it are left out.",
     [
         "partita accuracy runs/notes-mdlm passages.txt --task last-word",
         "partita accuracy runs/notes-mdlm quiz.jsonl --task choices --json",

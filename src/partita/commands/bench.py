@@ -50,14 +50,14 @@ class Options:
     vocabulary: int = 8192
     """Number of tokens."""
     batch_size: int = 8
-    """Sequences at a time; when training, of network.length."""
+    """Number of sequences in a batch; when training, for rows of network.length."""
     steps: int = 64
     """Steps of each sampler."""
     lengths: list[int] = field(default_factory=lambda: [512, 2048])
-    """Lengths to train at, each with as many tokens in a batch as at network.length."""
+    """Row lengths to train with; every batch has as many tokens as one at network.length."""
     speeds: list[str] | None = None
-    """Some of eager, cudagraph, compile; eager on a CPU unless given, all of them on a GPU
-    (of growth, the last alone)."""
+    """Some of eager, cudagraph, compile. By default eager on a CPU, and all of them on a GPU
+    (for growth, only compile)."""
     growth_lengths: list[int] = field(default_factory=lambda: [256, 512, 1024, 2048, 4096, 8192])
     """Lengths to sample at; batch size and steps as above. An empty list leaves an axis out."""
     growth_batches: list[int] = field(default_factory=lambda: [1, 4, 16, 64, 256])
@@ -65,11 +65,11 @@ class Options:
     growth_steps: list[int] = field(default_factory=lambda: [16, 64, 256, 1024])
     """Numbers of steps; length and batch size as above."""
     turns: int = 3
-    """How often each contestant is timed; the median counts."""
+    """How often each entry is timed; the median is reported."""
     flops: bool = False
     """Count floating-point operations too (one more turn for each)."""
     threads: int | None = None
-    """Threads on a CPU; all unless given."""
+    """Number of CPU threads; by default all."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     out: str | None = None
@@ -119,16 +119,17 @@ options = reader(
     "          against PGM's ancestral one and its fixed-count one (the paper's algorithm 1)\n"
     "training  steps of MDLM, MDLM with complementary masking and PGM, at each of\n"
     "          --lengths\n"
-    "growth    how the time to sample grows with length, batch and steps, one at a time (of\n"
-    "          the usual numbers, the largest take a GPU, or a night)\n\n"
-    "Speeds: eager runs step by step; cudagraph replays a program of fixed shape (in training:\n"
-    "on a GPU, where a loss need not wait for what is hidden); compile has compiled blocks too\n"
-    "(in training: also a loss that holds few logits).\n"
+    "growth    how the time to sample grows with length, batch and steps, one at a time (the\n"
+    "          largest of the default numbers need a GPU, or a night)\n\n"
+    "Speeds: eager runs step by step; cudagraph replays recorded steps (in training: only on\n"
+    "a GPU, and only if the loss does not wait for it); compile also compiles the network's\n"
+    "blocks (in training: it also uses a loss that never holds all logits).\n"
     "Numbers are bfloat16 on a GPU and float32 on a CPU.\n\n"
-    "relative is to the first line of a table. The first run has all that is done once in it:\n"
-    "compiling, which needs a C++ compiler, and capturing. On a known GPU: the peak of what\n"
-    "tensors take and what the process reserves, with the first run, and the least work that\n"
-    "must be done, as a share of what the device's data sheet promises.",
+    "The column relative is the speed divided by that of the table's first line. The first\n"
+    "run includes compiling, which needs a C++ compiler, and recording. On a GPU, the table\n"
+    "has the peak memory of tensors and of the process, including the first run. On a known\n"
+    "GPU, it also has the least work that is needed, as a share of the peak rates in its data\n"
+    "sheet.",
     [
         "partita bench",
         "partita bench sampling --steps 16 --flops true",
@@ -139,7 +140,7 @@ options = reader(
         "--growth_steps '[]' --picture growth.png",
     ],
     Options,
-    subjects="*sampling, training, growth; the first two unless given",
+    subjects="*sampling, training, growth; by default the first two",
 )
 
 

@@ -48,14 +48,14 @@ class Options(Manner):
     steps: list[int] = field(default_factory=lambda: [4, 8, 16, 32, 64, 128])
     """Numbers of sampling steps."""
     schedules: list[str] | None = None
-    """Schedules of sampling, for example [linear,cosine]: how many tokens each step reveals. Each
-    model's own unless given."""
+    """Schedules of sampling, for example [linear,cosine]: how many tokens each step reveals. By
+    default each model's own."""
     samples: int = 64
     """Texts for each model and number of steps."""
     length: int | None = None
     """Tokens of a text; the model's length unless given."""
     batch_size: int = BATCH
-    """Texts at a time. They do not depend on it, but tokens per second do."""
+    """Number of texts written at a time. It changes tokens per second, but not the texts."""
     speed: str = "auto"
     """eager, cudagraph, compile or auto: as for partita sample."""
     picture: str | None = None
@@ -89,12 +89,13 @@ class Options(Manner):
 options = reader(
     "compare",
     "Let models write texts in few steps and in many, and score them with a judge (an\n"
-    "autoregressive model of yours, with the same kind of text). Bits under a judge are low\n"
-    "for texts that repeat themselves too: read them beside the entropy of the texts' own\n"
-    "tokens.\n\n"
-    "tokens/s are those of the median batch: the first one may compile or capture its steps.\n"
-    "With several models, the others' speed at the first one's quality is printed below: bits\n"
-    "between two numbers of steps are interpolated, so give several numbers, and many texts.",
+    "autoregressive model of yours, trained on the same kind of text). Texts that repeat\n"
+    "themselves need few bits under a judge too: look at the entropy of their tokens as well.\n"
+    "\n"
+    "tokens/s are those of the median batch, without the first, which may compile its steps.\n"
+    "With several models, the speed of the others at the quality of the first is printed\n"
+    "below the table. Bits between two numbers of steps are interpolated, so give several\n"
+    "numbers of steps, and many --samples.",
     [
         "partita compare runs/notes-mdlm runs/notes-mdlm-sdtt --judge runs/judge",
         "partita compare runs/a runs/b --judge runs/judge --steps '[8,64]' --samples 256",

@@ -43,10 +43,10 @@ class Options:
     """Options of `partita demo`."""
 
     seconds: float | None = None
-    """Train a small model for this many seconds, and show that one; 60 if the installation has no
-    model."""
+    """Train a small model for this many seconds, and show it; by default 60 if the library comes
+    without a model."""
     seed: int = 1  # chosen after reading what the model writes with it
-    """Seed of every draw; training also depends on the machine's speed."""
+    """Seed of all random numbers; training also depends on the machine's speed."""
     infill: str | None = None
     """A text whose blanks, written ____, are filled in."""
     blank_tokens: int = 1
@@ -63,8 +63,8 @@ class Options:
 
 options = reader(
     "demo",
-    "Watch the model in this installation: it writes some texts, fills in the blanks of a\n"
-    "sentence, and unmasks a text step by step. With --seconds, or if there is no such\n"
+    "Watch the model that comes with the library: it writes some texts, fills in the blanks\n"
+    "of a sentence, and reveals a text step by step. With --seconds, or if there is no such\n"
     "model, a small masked diffusion model is trained first, on the Python language\n"
     "reference that comes with every Python.",
     [

@@ -31,16 +31,16 @@ from partita.training.signals import Signals
 DESCRIPTION = """\
 Distill a trained model into one that needs fewer sampling steps: self-distillation through time
 (SDTT). In each round the student, which starts as a copy of its teacher, learns to predict in one
-step what the teacher predicts in two; it is then the teacher of the next round: after three rounds
-from 128 steps the student is made for 16. Use partita compare to measure how good its texts are.
+step what the teacher predicts in two; it is then the teacher of the next round. Three rounds from
+128 steps make a student for 16 steps. Use partita compare to measure how good its texts are.
 
-The text is the one that the teacher was trained on unless another is given. Every round is a run
-of its own, OUT/round-1, OUT/round-2 and so on, and OUT means the last student: partita sample OUT.
-The same command again resumes after any end; with more --rounds it continues after the last one.
+By default, students are trained on the text of the teacher. Every round is a run of its own
+(OUT/round-1, OUT/round-2 and so on); as the name of a model, OUT is the last student. Run the same
+command again to resume after an interruption, or with more --rounds to add rounds.
 
 The teacher may be any mdlm, md4, mdlm-complementary, pgm or maskgit without time conditioning. Its
-tokenizer, method and network are kept; the flags below shape the training of a round (defaults of
---training.precision, --distillation.steps and --data are the teacher's)."""
+tokenizer, method and network are kept. The flags below set how each round is trained; the defaults
+of --training.precision, --distillation.steps and --data come from the teacher."""
 
 EXAMPLES = [
     "partita distill --teacher runs/notes-mdlm --rounds 3",
@@ -75,7 +75,7 @@ def _parser(data: DataOptions, steps: int, precision: str) -> Parser:
     parser = make_parser("distill", DESCRIPTION, EXAMPLES, recipe=True)
     parser.add("corpus", nargs="?", type=str, help="the text: short for --data.path")
     parser.add("--teacher", type=str, required=True, help=f"the teacher: {MODEL}")
-    help_text = "how often the number of steps is divided by distillation.substeps"
+    help_text = "number of rounds; each divides the number of steps by distillation.substeps"
     parser.add("--rounds", type=int, default=1, help=help_text)
     parser.add("--out", type=str, help="folder of the rounds (default: runs/TEACHER-sdtt)")
     for name, default in {"data": data, "training": TRAINING, **_REST}.items():

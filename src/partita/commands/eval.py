@@ -27,14 +27,14 @@ class Options(Manner):
     model: str
     file: str | None
     limit: int | None = None
-    """Number of tokens of the file to score; for whole texts (flexmdm), up to the end of one. For
-    images: number of test images."""
+    """Number of tokens of the file to score (flexmdm: up to the end of the text in which this
+    number is reached). For images: number of test images."""
     replicates: int = 4
-    """Draws of the likelihood's estimate."""
+    """Number of independent estimates of the likelihood; their spread gives the error."""
     samples: int = 64
     """Texts or images to draw; 0 for none."""
     steps: int | None = None
-    """Steps of the sampler; the model's own unless given."""
+    """Steps of the sampler; by default as in the model's recipe."""
     guidance: float | None = None
     """Classifier-free guidance weight (images); 0 is off."""
     out: str | None = None
@@ -60,13 +60,13 @@ class Options(Manner):
 
 options = reader(
     "eval",
-    "Evaluate a model. On a text (any that `partita train` reads): bits per character and\n"
-    "perplexity per token, with the standard error of the estimate. On texts that the model\n"
+    "Evaluate a model. For a text (any that `partita train` reads): bits per character and\n"
+    "perplexity per token, with the standard error of the estimate. For texts that the model\n"
     "writes: perplexity under a judge (an autoregressive model of yours), entropy, distinct\n"
-    "n-grams, and the share of words that the training text has. A model of images: bits per\n"
-    "dimension of the test images of a set; of images that it draws the share that a\n"
-    "classifier trained on the set takes for their class, and the Fréchet distance by its\n"
-    "features.",
+    "n-grams, and the share of words that occur in the training text. For a model of images:\n"
+    "bits per dimension of the test images of a set; and, for images that it draws, how often\n"
+    "a classifier trained on the set recognizes their class, and the Fréchet distance of the\n"
+    "classifier's features to those of test images.",
     [
         "partita eval runs/notes-mdlm test.txt",
         "partita eval default test.txt",

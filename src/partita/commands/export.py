@@ -28,8 +28,8 @@ class Options:
     model: str
     out: str
     precision: str | None = None
-    """Round the weights to bfloat16, which halves the file, or float32; as they are stored unless
-    given. (What is computed with them is float32 in either case.)"""
+    """Precision of the stored weights: bfloat16, which rounds them and halves the file, or float32;
+    by default as they are. (Computation with them is in float32 in either case.)"""
     push: str | None = None
     """Upload to the Hugging Face hub under this id, such as name/model."""
     private: bool = False
@@ -50,10 +50,10 @@ class Options:
 
 options = reader(
     "export",
-    "Write a model as a folder of safetensors and JSON with a model card, without the state\n"
-    "that only training needs and without folders of this machine: of the training text only\n"
-    "the name is written. A license and a language that the card of an exported model states\n"
-    "are kept. partita.load reads it, from disk or from the hub.",
+    "Write a model to a folder of safetensors and JSON files, with a model card. The folder\n"
+    "contains neither the state that only training needs nor paths of this machine: of the\n"
+    "training text it has only the name. If the model was itself exported, the license and\n"
+    "the language in its card are kept. partita.load reads the folder, from disk or the hub.",
     [
         "partita export runs/notes-mdlm notes-model",
         "partita export runs/notes-mdlm notes-model --precision bfloat16",

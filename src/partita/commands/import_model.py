@@ -41,20 +41,20 @@ class Options:
     tokenizer: str = "gpt2"
     """gpt2, the path of a tokenizer.json, or a hub id."""
     heads: int | None = None
-    """Attention heads, if the file does not state them; width / 64 unless given."""
+    """Number of attention heads, if it is not in the file; by default width / 64."""
     length: int = 1024
-    """Longest sequence, which no file states."""
+    """Maximum length of a sequence, which is not in the file."""
     queries: str = "positions"
-    """PGM: what queries start from, which no file states: positions, learned, mean or logsumexp."""
+    """PGM: what queries start from (not in the file): positions, learned, mean or logsumexp."""
     weights: str = "auto"
     """ema (the moving average), raw, or auto: ema if the file has one."""
     conditioning: str = "none"
     """none, or sigma: keep the time layers of an MDLM that was trained with time conditioning."""
     method: str | None = None
-    """mdlm, pgm or ar, if nothing else says what the file is: SEDD, Duo and MDLM give their
-    tensors the same names. SDTT's students are models of mdlm or pgm."""
+    """mdlm, pgm or ar, if neither the file nor its config.json names the method: SEDD, Duo and MDLM
+    give their tensors the same names. SDTT's students are models of mdlm or pgm."""
     skip: str = ""
-    """Leave out keys that begin so, such as teacher. (several: separated by commas)."""
+    """Leave out tensors whose names begin so, such as teacher. (separate several by commas)."""
 
     def __post_init__(self) -> None:
         require(bool(self.file), "file", "is empty", "name a file")
@@ -73,12 +73,13 @@ class Options:
 
 options = reader(
     "import",
-    "Turn a published checkpoint into a model folder that every other verb takes. Files may\n"
-    "be Lightning's .ckpt or .safetensors; nothing in them is run, so strangers' files are\n"
-    "fine. The hyper-parameters in it, a config.json beside it or --method say what it is:\n"
-    "MDLM, PGM, their SDTT students, or the autoregressive baseline. Time layers of a network\n"
-    "that always gets the same time are folded into the others: the model computes the same\n"
-    "and is smaller. Other methods' files (SEDD, Duo, BD3-LM) are refused, with the reason.\n\n"
+    "Convert a published checkpoint to a model folder for all other verbs. The checkpoint is\n"
+    "a .ckpt file of Lightning or a .safetensors file; no code in it is run, so files of\n"
+    "unknown origin are safe to read. Its hyper-parameters, a config.json in its folder or\n"
+    "--method say what it is: MDLM, PGM, one of their SDTT students, or the autoregressive\n"
+    "baseline. With files of other methods (SEDD, Duo, BD3-LM), the command stops with an\n"
+    "error that gives the reason. If the network always gets the same time, its time layers\n"
+    "are merged into the others: the model is smaller and computes the same.\n\n"
     "On the Hugging Face hub: jdeschena/pgm (mdlm.ckpt, pgm_8_8.ckpt, pgm_6_6_dim1024.ckpt\n"
     "and their *_sdtt_* students), jdeschena/sdtt (model.safetensors of many revisions) and\n"
     "kuleshov-group/mdlm-owt (model.safetensors).",

@@ -53,14 +53,14 @@ def options(words: Sequence[str]) -> Options:
 def _parser(model: str) -> Parser:
     parser = make_parser(
         "infill",
-        "Fill in the blanks of a text. What stands around them is never changed (but where words\n"
-        "begin with their spaces, as in bpe, a blank takes the space before it along).\n"
-        "A run of two or more underscores is a blank of that many tokens, __12__ one of twelve.\n"
-        "Of a model of images: draw a part of a picture anew (--hide). The picture is a file, or\n"
-        "the number of a test image; --out has it, then without the part, then the results.\n"
-        "With --flexible a run of underscores stands for any number of tokens, also none; __12__\n"
-        "still is a blank of twelve. Without a model, the one in this installation is used, if\n"
-        "there is one.",
+        "Fill in the blanks of a text. The text around them is never changed (but in bpe, where\n"
+        "words begin with a space, a blank includes the space before it).\n"
+        "A run of two or more underscores is a blank of that many tokens; __12__ is a blank of\n"
+        "twelve. With --flexible, a run of underscores is a blank of any number of tokens,\n"
+        "including none; __12__ is still a blank of twelve. A model of images draws a part of a\n"
+        "picture anew (--hide). The picture is a file, or the number of a test image; --out shows\n"
+        "it, then the picture without the part, then the results. Without the name of a model,\n"
+        "the one that comes with the library is used, if there is one.",
         [
             "partita infill 'The river flows into the __ Sea.'",
             "partita infill runs/notes-mdlm 'The capital of ____ is Paris.'",

@@ -33,7 +33,7 @@ class Options:
 options = reader(
     "info",
     "Check a model's files and print its full recipe, provenance, metrics and checksums.\n"
-    "Tokenizers of `partita vq` and classifiers of `partita eval` can be asked as well.",
+    "It also reads tokenizers of `partita vq` and classifiers of `partita eval`.",
     [
         "partita info runs/notes-mdlm",
         "partita info runs/notes-mdlm --json",

@@ -45,7 +45,7 @@ options = reader(
     "optimizers, a line for each.",
     ["partita methods", "partita methods d3pm", "partita methods --json"],
     Options,
-    name="?one method alone",
+    name="?show only this method",
 )
 
 

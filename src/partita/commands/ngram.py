@@ -55,25 +55,25 @@ class Options(Shared):
     test: str | None = None
     """A text to measure the likelihood of."""
     infill: str | None = None
-    """A text whose words are hidden, as by partita accuracy --task infill."""
+    """A text whose words are hidden, as in partita accuracy --task infill."""
     last_word: str | None = None
     """A file of passages, as for partita accuracy --task last-word."""
     count: int | None = None
-    """Number of words to hide (1000 unless given), and of passages (all unless given)."""
+    """Number of words to hide (by default 1000), and of passages (by default all)."""
     beam: int = BEAM
     """Width of the beam search that fills in blanks of several tokens."""
     samples: int = 0
     """Number of texts to write."""
     temperature: float = 1.0
-    """Of the samples: divides the logits; 0 takes the most probable token."""
+    """For samples: divides the logits; 0 takes the most probable token."""
     top_k: int | None = None
-    """Of the samples: keep the k most probable tokens."""
+    """For samples: keep the k most probable tokens."""
     top_p: float | None = None
-    """Of the samples: keep the most probable tokens until their mass reaches p."""
+    """For samples: keep the most probable tokens until their probabilities add up to p."""
     judge: str | None = None
     """An autoregressive model that judges the samples."""
     length: int | None = None
-    """Tokens of a window and of a sample; the model's length, or 256, unless given."""
+    """Tokens of a window and of a sample; by default the length of the model, or 256."""
     out: str | None = None
     """A JSON file to write the results to."""
 

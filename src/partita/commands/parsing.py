@@ -23,7 +23,7 @@ class Shared:
     """Options that many verbs share; their help stands last."""
 
     seed: int = 0
-    """Seed of every draw: the same seed gives the same result."""
+    """Seed of all random numbers: the same seed gives the same result."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     json: bool = False
@@ -49,9 +49,9 @@ def make_parser(
 
 MODEL = (
     "a run folder (its best checkpoint is used), a checkpoint, an exported model, hf:OWNER/NAME "
-    "on the hub, or default (the model that this installation comes with, if it does)"
+    "on the hub, or default (the model that comes with the library, if there is one)"
 )
-OPTIONAL_MODEL = f"?{MODEL}, which is also taken if none is named"
+OPTIONAL_MODEL = f"?{MODEL}; without a name, default is used"
 
 
 def add_options(parser: Parser, options: type, **places: str) -> None:

@@ -26,11 +26,11 @@ class Options:
 
 options = reader(
     "prepare",
-    "Turn text or images into tokens on disk, once. Reads plain text, JSONL and Parquet,\n"
-    "plain or compressed (.gz, .xz, .zst), a file or a folder of files, larger than memory if\n"
-    "need be, and Hugging Face data sets (hf:NAME); with a tokenizer of images (pixels, or\n"
-    "one that `partita vq` trained), sets of images. The result is cached under a name made\n"
-    "of the data and the options: the same again is not redone. `partita train` does this\n"
+    "Turn text or images into tokens on disk. The input is plain text, JSONL or Parquet, also\n"
+    "compressed (.gz, .xz, .zst), in a file or a folder of files, or a Hugging Face data set\n"
+    "(hf:NAME). It may be larger than memory. With a tokenizer for images (pixels, or one\n"
+    "that `partita vq` trained), the input is a set of images. The result is cached: the same\n"
+    "data with the same options are not processed again. `partita train` does all this\n"
     "itself.",
     [
         "partita prepare notes.txt",

@@ -32,12 +32,12 @@ class Options(Shared):
     model: str
     file: str | None = None
     count: int = 10
-    """Tokens at each end of the learned schedules."""
+    """genmd4: how many of the first and of the last tokens to list."""
     limit: int = 20_000
     """Read at most about this many tokens of the file."""
     out: str | None = None
-    """The picture (PNG); schedules.png or consistency.png in this folder unless given (or, without
-    matplotlib, none)."""
+    """A PNG file for the picture. By default schedules.png or consistency.png in this folder, or,
+    without matplotlib, no picture."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,16 +50,16 @@ class Options(Shared):
 options = reader(
     "report",
     "Report what a trained method has learned, as a table and a picture.\n"
-    "genmd4: the learned schedules of the tokens that are revealed first and last (among\n"
-    "those of a text, if one is given: the schedules of other tokens were not trained).\n"
-    "sedd: how far the sums of its scores, on a text, are from those of any distribution.",
+    "genmd4: the learned schedules of the tokens that are revealed first and last. Give the\n"
+    "training text to list only its tokens: the schedules of others were not trained.\n"
+    "sedd: how much the sums of its scores on a text differ from those of a distribution.",
     [
         "partita report runs/notes-genmd4 notes.txt",
         "partita report runs/notes-sedd test.txt --out sums.png",
     ],
     Options,
     model=MODEL,
-    file="?a text: sedd needs one, genmd4 looks for its tokens alone",
+    file="?a text: required for sedd; for genmd4, only tokens of this text are listed",
 )
 
 

@@ -40,7 +40,7 @@ class Manner(Shared):
     top_p: float | None = None
     """Keep the most probable tokens until their mass reaches p."""
     options: dict[str, Any] = field(default_factory=dict)
-    """More options of the sampler, for example --options.counts cosine of confidence."""
+    """More options of the sampler, for example --options.counts cosine for confidence."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,24 +65,24 @@ class Drawing(Manner):
     """Options that `sample` and `infill` share."""
 
     steps: int | None = None
-    """Steps of a sampler that has them."""
+    """Number of steps, for samplers that have this option."""
     label: str | None = None
-    """The class, by name, of a model that was trained with classes (`sample` of images also takes
-    each)."""
+    """The name of a class, for models trained with classes; each draws images of every class
+    (`sample`)."""
     guidance: float | None = None
     """Classifier-free guidance weight; 0 is off."""
     guidance_schedule: str | None = None
     """How the weight grows as tokens are revealed: constant, linear or cosine."""
     precision: str | None = None
     """float32 or bfloat16. By default, masked models on a GPU run in the precision of their
-    training, all else in float32."""
+    training, and all others in float32."""
     speed: str | None = None
-    """eager, cudagraph (a program of fixed shape, for GPUs), compile (the same with compiled
-    blocks, for many texts), or auto."""
+    """eager, cudagraph (replays a recorded step), compile (also compiles parts of the network; pays
+    off for many texts), or auto."""
     count: int = 1
     """Number of texts or images."""
     show: bool = False
-    """Watch the first text being written."""
+    """Show the first text while it is written."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,9 +108,9 @@ class Options(Drawing):
 
 options = reader(
     "sample",
-    "Write texts with a trained model, or draw images with one of images (into --out).\n"
-    "--label each draws --count images of each class. Without a model, the one in this\n"
-    "installation is used, if there is one.",
+    "Write texts with a trained model. A model of images draws images to the file --out;\n"
+    "--label each draws --count images of each class. Without the name of a model, the one\n"
+    "that comes with the library is used, if there is one.",
     [
         "partita sample",
         "partita sample --prompt 'The city lies on the river' --count 2 --length 64 --show",

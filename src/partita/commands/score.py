@@ -31,9 +31,9 @@ class Options(Shared):
     file: str | None = None
     """A file with a text on each line; - for standard input."""
     label: str | None = None
-    """The class of the texts, by name, of a model that was trained with classes."""
+    """The name of the class of the texts, for models trained with classes."""
     replicates: int = 8
-    """Draws of the estimate."""
+    """Number of independent estimates; their spread gives the error."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,8 +49,8 @@ options = reader(
     "Print an upper bound of the number of bits that a model needs for each text. For an\n"
     "autoregressive model the number is exact. Texts are arguments, or the lines of a file\n"
     "(- for standard input). A text longer than the model is cut into windows, each scored\n"
-    "without what stands before it. An empty text has bits under a model that decides where\n"
-    "texts end (flexmdm), but none per character or token.",
+    "without the text before it. For a model that decides where texts end (flexmdm), an empty\n"
+    "text has bits too, but none per character or token.",
     [
         "partita score default 'It flows into the North Sea.' 'It sea flows the into North.'",
         "partita score runs/notes-mdlm 'a likely text' 'xq zzv'",

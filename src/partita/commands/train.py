@@ -26,14 +26,14 @@ from partita.training.runner import default_folder, train
 from partita.training.signals import Signals
 
 DESCRIPTION = """\
-Train a model on a text or a set of images, from raw files to samples. The run is saved in a folder
-(runs/NAME-METHOD, or --out) with checkpoints, metrics.jsonl, curves.png and samples/. The same
-command again resumes the run: after a crash, Ctrl-C or a kill it goes on from the last checkpoint,
-after the end of the run nothing is left to do. A changed recipe is refused with a list of the
+Train a model on a text or a set of images. The run is saved in a folder (runs/NAME-METHOD, or
+--out) with checkpoints, metrics.jsonl, curves.png and samples/. If the run is interrupted (by a
+crash, Ctrl-C or a kill), run the same command again to resume from the last checkpoint. A finished
+run is left as it is. If the recipe has changed, the command stops with an error that lists the
 changes; only the section `run` may change.
 
-Every flag is a key of the recipe: `--network.width 256` is `network: {width: 256}` in YAML.
---print_config prints the whole recipe as YAML, to save and edit."""
+Every flag with a dot is a key of the recipe: `--network.width 256` is `network: {width: 256}` in
+YAML. --print_config prints the whole recipe as YAML, to save and edit."""
 
 PRINT = "--print_config"
 EXAMPLES = [
@@ -88,7 +88,7 @@ def options(words: Sequence[str]) -> tuple[Recipe, Path]:
 def _parser(base: Recipe | None = None, sections: Sequence[str] = ()) -> Parser:
     """The parser of a recipe; the named sections take their defaults from `base`."""
     parser = make_parser("train", DESCRIPTION, EXAMPLES, recipe=True)
-    parser.add("corpus", nargs="?", type=str, help="the text: short for --data.path")
+    parser.add("corpus", nargs="?", type=str, help="the text or images: short for --data.path")
     parser.add("--out", type=str, help="the run's folder (default: runs/NAME-METHOD)")
     parser.add(
         "--from",

@@ -34,24 +34,24 @@ class Options:
     images: str
     out: str
     size: int | None = None
-    """Rows and columns of an image; the shorter side is resized to it."""
+    """Rows and columns of an image: its shorter side is resized to this, the longer one cropped."""
     color: bool | None = None
-    """Three channels, or one; as the files have it unless given."""
+    """true for color (three channels), false for gray; by default as in the files."""
     vq: VQOptions = field(default_factory=VQOptions)
 
 
 options = reader(
     "vq",
     "Train a VQ tokenizer: images become grids of codes, each of which stands for a square of\n"
-    "pixels. The folder is then a tokenizer: partita train IMAGES --tokenizer.name FOLDER.\n"
-    f"FOLDER-{PICTURE} shows test images (above) and what is left of them (below).",
+    "pixels. To use the tokenizer: partita train IMAGES --tokenizer.name FOLDER.\n"
+    f"FOLDER-{PICTURE} shows test images (above) and their reconstructions (below).",
     [
         "partita vq mnist/ vq-mnist --vq.network.factor 2 --vq.network.codes 128",
         "partita vq cifar10.tar.xz vq-cifar --vq.network.quantiser fsq --vq.steps 5000",
         "partita vq digits vq-digits --vq.steps 200 --vq.network.codes 64",
     ],
     Options,
-    images="a set of images, as partita train takes it",
+    images="a set of images: any that partita train reads",
     out="the folder to write; it must not exist yet",
 )
 

@@ -50,22 +50,23 @@ class DataOptions:
     """What is a document in plain text: paragraph (up to a blank line), line, or file."""
     label: str | None = None
     """Where a document's class comes from: a field of JSONL, Parquet and Hugging Face data, or, for
-    plain text, file or folder, whose names are the classes. The network needs as many
-    network.classes, and rows are padded."""
+    plain text, file or folder (its name is the class). Set network.classes to the number of
+    classes; rows are padded."""
     validation_fraction: float = 0.05
     """Share of tokens set aside for validation, in whole documents."""
     rows: str | None = None
-    """packed (document follows document), or padded (one document per row); unless given, padded
-    where documents have classes, or ends of their own (flexmdm), packed otherwise."""
+    """packed (documents are joined, rows are windows of them), or padded (one document per row). By
+    default padded for flexmdm and for documents with classes, packed otherwise."""
     longer: str | None = None
     """Padded rows: what to do with documents that are longer than a row. cut (into several rows),
-    skip, or refuse; unless given, refuse for flexmdm, cut for others."""
+    skip (leave them out), or refuse (stop with an error). By default refuse for flexmdm, cut for
+    others."""
     document_attention: bool = False
-    """Packed rows: tokens attend to their own document alone."""
+    """Packed rows: tokens attend only to their own document."""
     size: int | None = None
-    """Images: rows and columns; the shorter side is resized to it, the middle of the other kept."""
+    """Images: rows and columns. The shorter side is resized to it, the longer one cropped."""
     color: bool | None = None
-    """Images: three channels, or one; as the files have it unless given."""
+    """Images: true for color (three channels), false for gray; by default as in the files."""
     cache: str = "prepared"
     """Folder where tokens are cached, under a hash of everything that they depend on."""
 
@@ -105,9 +106,9 @@ class TokenizerOptions:
     """bytes, characters, text8, bpe (trained on the text), a tokenizer.json, or
     hf:OWNER/NAME on the hub. For images: pixels, or the folder of a trained VQ tokenizer."""
     vocab_size: int = 4096
-    """Size of a trained bpe."""
+    """Number of tokens of bpe."""
     levels: int | None = None
-    """Values of a pixel (pixels alone); as many as the images have unless given."""
+    """Number of values of a pixel (only for pixels); by default as many as the images have."""
 
     def __post_init__(self) -> None:
         require_int(self.vocab_size, "tokenizer.vocab_size", 256, LARGEST_VOCABULARY)

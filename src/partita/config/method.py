@@ -26,15 +26,15 @@ class MethodOptions:
     schedule: str | None = None
     """The schedule alpha(t), for example linear or cosine."""
     schedule_options: dict[str, float] = field(default_factory=dict)
-    """Options of the schedule, for example {exponent: 2} of polynomial."""
+    """Options of the schedule, for example {exponent: 2} for polynomial."""
     corruption: str | None = None
-    """How tokens are hidden and weighed: subset, continuous, discrete, clipped, unweighted."""
+    """How tokens are hidden and weighted: subset, continuous, discrete, clipped, unweighted."""
     corruption_options: dict[str, int] = field(default_factory=dict)
-    """Options of the corruption, for example {steps: 64} of discrete, {most: 2} of clipped."""
+    """Options of the corruption, for example {steps: 64} for discrete, {most: 2} for clipped."""
     conditioning: str | None = None
-    """What the network is conditioned on: none, time, or sigma."""
+    """How the network gets the noise level as an input: none, time, or sigma (-log alpha)."""
     options: dict[str, Any] = field(default_factory=dict)
-    """More options of the method, for example {transition: uniform, steps: 100} of d3pm."""
+    """More options of the method, for example {transition: uniform, steps: 100} for d3pm."""
 
     def __post_init__(self) -> None:
         for key in ("schedule_options", "corruption_options", "options"):  # null means no options

@@ -26,7 +26,7 @@ class SamplingOptions:
     sampler: str | None = None
     """The sampler; `partita methods NAME` lists those that fit a method, its default first."""
     steps: int | None = None
-    """Steps of a sampler that has them."""
+    """Number of steps, for samplers that have this option."""
     temperature: float = 1.0
     """Divides the logits; 0 takes the most probable token."""
     top_k: int | None = None
@@ -34,7 +34,7 @@ class SamplingOptions:
     top_p: float | None = None
     """Keep the most probable tokens until their mass reaches p."""
     options: dict[str, Any] = field(default_factory=dict)
-    """More options of the sampler, for example {counts: cosine} of confidence."""
+    """More options of the sampler, for example {counts: cosine} for confidence."""
 
     def __post_init__(self) -> None:
         names = ("sampler", "temperature", "top_k", "top_p")

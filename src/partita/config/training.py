@@ -59,15 +59,15 @@ class TrainingOptions:
     """Training: everything that shapes the weights."""
 
     steps: int | None = None
-    """Length of the run; 1,000 steps unless steps or seconds are given."""
+    """Length of the run in steps; 1,000 if neither steps nor seconds are given."""
     seconds: float | None = None
-    """Length as a wall-clock budget; the learning rate follows the share of it that is used."""
+    """Length of the run in seconds; the learning rate then follows the elapsed share of them."""
     batch_size: int = 32
-    """Rows of a step, over all processes together."""
+    """Number of rows in a training step, over all processes together."""
     length: int | None = None
-    """Tokens of a row; the network's length unless given."""
+    """Tokens of a row; by default the network's length."""
     optimizer: str = "adamw"
-    """adamw, or muon (for the matrices inside blocks, adamw for the rest)."""
+    """adamw, or muon (muon for the matrices inside blocks, and adamw for all other weights)."""
     learning_rate: float = 1e-3
     """The highest learning rate of the run."""
     lr_schedule: str = "cosine"
@@ -79,14 +79,14 @@ class TrainingOptions:
     max_grad_norm: float = 1.0
     """Largest norm of the gradient: a longer one is scaled down to it."""
     ema_decay: float = 0.999
-    """Decay of the moving average of the weights, which is what a trained model uses."""
+    """Decay of the moving average of the weights; trained models use these averages."""
     precision: str = "float32"
     """float32, or bfloat16 for the matrix products (weights and losses stay float32)."""
     label_dropout: float = 0.1
-    """Share of the labels that training hides, so that the model can write without one too (and
-    guidance can compare the two)."""
+    """Share of the labels that training hides, so that the model also learns to predict without a
+    label; guidance needs both predictions."""
     seed: int = 0
-    """Seed of the first weights and of every draw."""
+    """Seed of the initial weights and of all random numbers."""
     start_from: str | None = None
     """A model or checkpoint whose weights and tokenizer to start from (`--from` for short)."""
 
@@ -138,22 +138,22 @@ class TrainingOptions:
 @renamed_keys("run")
 @dataclass(frozen=True)
 class RunOptions:
-    """Run: where and how the work is done. It may change from one resume to the next."""
+    """Run: where and how the work is done. These options may change when a run is resumed."""
 
     device: str = "auto"
     """cpu, cuda, or auto for a GPU if there is one."""
     parallel: str = "ddp"
-    """With several processes: ddp (every process has all weights) or fsdp (each has a share)."""
+    """With several processes: ddp (each has all weights) or fsdp (the weights are split)."""
     micro_batch: int | None = None
-    """Rows that a process handles at once; gradients of several such parts are added up."""
+    """Number of rows that a process computes at once, to save memory; gradients are added up."""
     activation_checkpointing: bool = False
     """Save memory: recompute activations in the backward pass."""
     compile: bool = False
     """Compile the network's blocks (needs a C++ compiler on CPUs)."""
     cuda_graph: bool = True
-    """On a GPU: launch the kernels of a step as one graph, where steps are alike (one process and
-    one part, packed rows without document attention, no dropout, a method whose loss
-    never waits for the GPU). It holds the memory of a step: give false if memory runs out."""
+    """On a GPU: record a training step as a CUDA graph, where possible (one process, no
+    micro_batch, packed rows without document attention, no dropout, a method whose loss never
+    waits for the GPU). The graph holds the memory of a step: give false if memory runs out."""
     log_every: int = 10
     """Steps between two lines of the metrics file."""
     validate_every: int = 100
@@ -163,7 +163,7 @@ class RunOptions:
     checkpoint_every: int = 200
     """Steps between two checkpoints; the end of the run always leaves one."""
     keep_checkpoints: int = 2
-    """How many of the latest checkpoints are kept; the best one is kept besides."""
+    """How many of the latest checkpoints are kept; the best one is kept as well."""
     previews: int = 2
     """Samples written with each validation; 0 for none."""
     tensorboard: bool = False
