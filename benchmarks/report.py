@@ -104,11 +104,13 @@ def bits(name: str, model: str, steps: int) -> str:
     return f"{row(name, model=model, steps=steps)['judge_bits']:.3f}"
 
 
-def worth(steps: int | None, temperature: float, **manner: Any) -> str:
+def worth(steps: int | None, temperature: float, **settings: Any) -> str:
     """Quality of texts of the packaged model, or of 5-grams, with these sampling settings; a dash
     if that was not measured."""
-    wanted = manner | {"temperature": temperature}
-    fitting = [r for r in rows("wikipedia-manners", steps=steps) if r["manner"] == wanted]
+    wanted = settings | {"temperature": temperature}
+    fitting = [
+        r for r in rows("wikipedia-sampling-settings", steps=steps) if r["sampling"] == wanted
+    ]
     if not fitting:
         return "-"
     (one,) = fitting

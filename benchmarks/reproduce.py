@@ -26,8 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import manners
 import run
+import sampling_settings
 import strides
 import texts
 from verbs import asked, keep, partita, printed, split_flags
@@ -120,12 +120,12 @@ class Reproduction:
         more = "--judge", judge, "--samples", self.samples, "--grams", self._find("wiki-train.txt")
         texts.main([*map(str, [pgm, student, *words_of, *more])])
 
-    def wikipedia_manners(self) -> None:
+    def wikipedia_sampling_settings(self) -> None:
         """Quality of the packaged model's texts under that judge, by sampling settings."""
         self._trained(["wikipedia-ar"], "wiki")
         files = "--grams", self._find("wiki-train.txt"), "--test", self._find("wiki-test.txt")
         words = *files, "--judge", self.runs / "wikipedia-ar", "--samples", self.samples
-        manners.main([*map(str, [*words, "--out", self.out])])
+        sampling_settings.main([*map(str, [*words, "--out", self.out])])
 
     def wikipedia_strides(self) -> None:
         """The gain of drawing tokens together that lie far apart, judged by n-grams."""

@@ -35,7 +35,7 @@ from partita.studies.ngram import NGram
 RESULTS = Path(__file__).parent / "results"
 TOKENS_OF_A_GRAM = 5
 SEED = 0
-MANNERS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "ancestral": {"sampler": "ancestral"},
     "strided": {"sampler": "ordered", "order": "strided"},
 }
@@ -97,10 +97,10 @@ def main(words: Sequence[str] | None = None) -> None:
     except InputError as error:
         raise SystemExit(str(error)) from None
     rows: list[dict[str, Any]] = []
-    for steps, (name, manner) in itertools.product(chosen.steps, MANNERS.items()):
-        how = manner | {"steps": steps, "temperature": chosen.temperature}
+    for steps, (name, settings) in itertools.product(chosen.steps, SETTINGS.items()):
+        how = settings | {"steps": steps, "temperature": chosen.temperature}
         found = judged(grams, model, texts_of(model, chosen.samples, chosen.length, how))
-        rows.append({"manner": name, "steps": steps} | found)
+        rows.append({"sampling": name, "steps": steps} | found)
         print(f"{name}, {steps} steps: {found['bits']:.3f} ± {found['bits_error']:.3f}", flush=True)
     about = {
         "model": {"sha256": format.verify(WEIGHTS)[format.WEIGHTS]},

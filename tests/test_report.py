@@ -26,7 +26,16 @@ def program(monkeypatch):
     """A program of benchmarks/, as a module."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     yield importlib.import_module
-    for name in ("manners", "report", "reproduce", "run", "ship", "strides", "texts", "verbs"):
+    for name in (
+        "report",
+        "reproduce",
+        "run",
+        "sampling_settings",
+        "ship",
+        "strides",
+        "texts",
+        "verbs",
+    ):
         sys.modules.pop(name, None)
 
 
@@ -130,21 +139,21 @@ def test_a_part_of_the_page_is_made_again(program, wiki8, tmp_path):
 
 
 @pytest.mark.usefixtures("here")
-def test_manners_of_writing_are_judged(program, wiki8, tmp_path):
+def test_sampling_settings_are_judged(program, wiki8, tmp_path):
     judge = tmp_path / "judge"
     small = f"--method.name ar {SMALL} --training.steps 2 --training.batch_size 2".split()
     main(["train", str(wiki8["train"]), *small, "--out", str(judge), "--run.previews", "0"])
-    asking = program("manners")
-    asking.MANNERS = {
+    asking = program("sampling_settings")
+    asking.SETTINGS = {
         "--length 8 --sampler ancestral": "[2]",
         "--length 8 --sampler ordered --options.order strided": "[2,8]",
     }
     asking.DRAWN = ("--temperature 1", "--temperature 0.5 --top_p 0.9")
     words = "--judge", judge, "--grams", wiki8["train"], "--test", wiki8["test"]
     asking.main([*map(str, words), "--samples", "2", "--limit", "40", "--out", str(tmp_path)])
-    found = json.loads((tmp_path / "wikipedia-manners.json").read_text())
+    found = json.loads((tmp_path / "wikipedia-sampling-settings.json").read_text())
     assert [
-        (row["writer"], row["manner"]["temperature"], row["steps"]) for row in found["rows"]
+        (row["writer"], row["sampling"]["temperature"], row["steps"]) for row in found["rows"]
     ] == [
         ("default", 1, 2),
         ("default", 1, 2),
@@ -155,13 +164,13 @@ def test_manners_of_writing_are_judged(program, wiki8, tmp_path):
         ("5-grams", 1, None),
         ("5-grams", 0.5, None),
     ]
-    assert found["rows"][2]["manner"] == {
+    assert found["rows"][2]["sampling"] == {
         "sampler": "ordered",
         "temperature": 1,
         "order": "strided",
     }
     assert all(row["judge_bits"] > 0 and row["entropy_nats"] > 0 for row in found["rows"])
-    assert found["rows"][-1]["manner"] == {"temperature": 0.5, "top_p": 0.9}
+    assert found["rows"][-1]["sampling"] == {"temperature": 0.5, "top_p": 0.9}
     assert found["test"]["exact"]
     assert found["models"]["default"]["sha256"]
     cost = json.loads((tmp_path / "wikipedia-pgm-order.json").read_text())
@@ -176,7 +185,7 @@ def test_strides_are_judged_by_grams(program, tmp_path):
     made = program("strides")
     made.main(words.split())
     found = json.loads((tmp_path / "strides.json").read_text())
-    told = [(row["manner"], row["steps"]) for row in found["rows"]]
+    told = [(row["sampling"], row["steps"]) for row in found["rows"]]
     assert told == [("ancestral", 2), ("strided", 2), ("ancestral", 8), ("strided", 8)]
     assert all(0 < row["bits"] < 30 and row["bits_error"] > 0 for row in found["rows"])
     assert all(0 < row["entropy_nats"] <= math.log(8) for row in found["rows"])

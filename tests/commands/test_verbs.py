@@ -201,11 +201,11 @@ def test_evaluation(here, capsys):
     assert samples["judge"]["sha256"] == digest
     assert samples["judge"]["perplexity"] > 1
     assert {"date", "torch", "partita", "device"} <= set(results["environment"])
-    assert results["manner"]["sampler"] == "ancestral"  # also what the recipe says
+    assert results["sampling"]["sampler"] == "ancestral"  # also what the recipe says
     cold = printed(
         capsys, "eval", "runs/corpus-mdlm", "--samples", "6", "--temperature", "0", "--json"
     )
-    assert cold["manner"] == results["manner"] | {"temperature": 0.0}
+    assert cold["sampling"] == results["sampling"] | {"temperature": 0.0}
     entropy = "unigram_entropy_bits"
     assert cold["samples"][entropy] < samples[entropy]
     assert main(["eval", "runs/corpus-mdlm", "corpus.txt", "--limit", "99", "--samples", "2"]) == 0

@@ -84,7 +84,7 @@ def test_models_sample_fill_in_and_are_measured(waves):
     found = json.loads((waves / "results.json").read_text())
     assert set(found["samples"]) == {"1", "2", "3"}
     assert 0 < found["likelihood"]["bits"] < 8
-    assert found["manner"]["sampler"] == "ancestral"
+    assert found["sampling"]["sampler"] == "ancestral"
 
 
 def test_what_is_of_other_data_is_refused_in_words(waves):

@@ -138,9 +138,9 @@ def test_models_are_compared_as_they_are_told_to_write(capsys):
     words = f"compare mdlm --judge ar {told} --temperature 0.5 --json"
     assert main(shlex.split(words)) == 0
     found = json.loads(capsys.readouterr().out)
-    manner = {"sampler": "confidence", "temperature": 0.5, "counts": "linear"}
-    assert found["manner"] == manner
-    texts = load("mdlm").sample(3, seed=2, steps=4, **manner)
+    settings = {"sampler": "confidence", "temperature": 0.5, "counts": "linear"}
+    assert found["sampling"] == settings
+    texts = load("mdlm").sample(3, seed=2, steps=4, **settings)
     judge = load("ar")
     bits = sum(judge.score(text).bits for text in texts) / sum(map(len, texts))
     assert found["rows"][0]["judge_bits"] == pytest.approx(bits, rel=1e-4)

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from partita.commands.parsing import reader
-from partita.commands.sample import Manner
+from partita.commands.sample import SamplingFlags
 from partita.commands.terminal import Terminal, passing_bar, print_json, save_json
 from partita.errors import naming, require, require_int, require_ints, require_once
 from partita.evaluation.quality import (
@@ -39,7 +39,7 @@ from partita.studies.steps import EqualQuality, Quality, draw_comparison, equal_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Manner):
+class Options(SamplingFlags):
     """Options of `partita compare`."""
 
     models: list[str]
@@ -148,7 +148,7 @@ def run(words: Sequence[str]) -> None:
         "batch_size": chosen.batch_size,
         "speed": chosen.speed,
         "seed": chosen.seed,
-        "manner": chosen.given(),
+        "sampling": chosen.given(),
         "revealed": {
             schedule: {steps: revealed(schedule, steps) for steps in chosen.steps}
             for schedule in chosen.schedules or ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from partita.commands.parsing import MODEL, check_own, own_options, reader
-from partita.commands.sample import Manner
+from partita.commands.sample import SamplingFlags
 from partita.commands.terminal import Terminal, deliver, passing_bar
 from partita.errors import naming, require, require_ints
 from partita.evaluation.quality import load_any
@@ -21,7 +21,7 @@ OWN = "eval_options"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Manner):
+class Options(SamplingFlags):
     """Options of `partita eval`."""
 
     model: str
@@ -98,12 +98,12 @@ def run(words: Sequence[str]) -> None:
         "environment": environment(loaded.device),
         "seed": chosen.seed,
         "replicates": chosen.replicates,
-        "manner": None,
+        "sampling": None,
     }
     if chosen.samples:  # as given, else the recipe's, else the method's
-        manner = loaded.drawing(chosen.drawing())
+        settings = loaded.drawing(chosen.drawing())
         usual = fitting_samplers(str(loaded.method.family))[0]
-        results["manner"] = manner | {"sampler": manner["sampler"] or usual}
+        results["sampling"] = settings | {"sampler": settings["sampler"] or usual}
     bar = passing_bar(console)
     work = modality.evaluation(loaded, chosen.asked(), own)
     with bar, naming(chosen.names()):

@@ -28,7 +28,7 @@ OWN = "sample_options"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner(Shared):
+class SamplingFlags(Shared):
     """Sampling settings: how tokens are chosen. Those left out come from the model's recipe."""
 
     sampler: str | None = None
@@ -53,7 +53,7 @@ class Manner(Shared):
 
     def given(self) -> dict[str, Any]:
         """The given settings, as arguments of a model's `sample`."""
-        return self._given(name for name in Manner.__annotations__ if name != "options")
+        return self._given(name for name in SamplingFlags.__annotations__ if name != "options")
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in names}
@@ -61,7 +61,7 @@ class Manner(Shared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing(Manner):
+class Drawing(SamplingFlags):
     """Options that `sample` and `infill` share."""
 
     steps: int | None = None

@@ -1,13 +1,13 @@
 """Measure the quality of the packaged model's texts under a judge, by sampling settings.
 
-    python benchmarks/manners.py --judge runs/wikipedia-ar --grams wiki-train.txt \
+    python benchmarks/sampling_settings.py --judge runs/wikipedia-ar --grams wiki-train.txt \
         --test wiki-test.txt
 
 Several orders and numbers of steps, at three temperatures and with the least probable tokens left
 out. For comparison: texts of 5-grams, drawn likewise; the judge's bits for real text, and its
 entropy in rows of the same length; the model's bits for real text from left to right. Results go to
-benchmarks/results/wikipedia-manners.json, setting by setting, and to wikipedia-pgm-order.json. Some
-minutes on a GPU, and minutes more for counting n-grams.
+benchmarks/results/wikipedia-sampling-settings.json, setting by setting, and to wikipedia-pgm-
+order.json. Some minutes on a GPU, and minutes more for counting n-grams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from partita.models.text_model import TextModel
 
 RESULTS = Path(__file__).parent / "results"
 MODEL = "default"
-MANNERS = {  # sampling settings, and numbers of steps (with `blocks`: for each block)
+SETTINGS = {  # sampling settings, and numbers of steps (with `blocks`: for each block)
     "--sampler ancestral": "[64,256]",
     "--sampler ordered --options.order left-to-right": "[64,128,256]",
     "--sampler ordered --options.order strided": "[16,32,64,128]",
@@ -58,7 +58,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def rows_of(said: dict[str, Any]) -> list[dict[str, Any]]:
     """The results of `partita compare` for one sampling setting."""
-    about = {"writer": MODEL, "manner": said["manner"]}
+    about = {"writer": MODEL, "sampling": said["sampling"]}
     worth = [{key: row[key] for key in ("steps", *WORTH)} for row in said["rows"]]
     return [about | row for row in worth]
 
@@ -67,7 +67,7 @@ def row_of_grams(said: dict[str, Any]) -> dict[str, Any]:
     """The results of `partita ngram` for texts of n-grams, under the same keys."""
     texts, nats = said["samples"], math.log(2)
     given = {key: texts[key] for key in ("temperature", "top_p") if texts[key] is not None}
-    about = {"writer": "5-grams", "manner": given, "steps": None}
+    about = {"writer": "5-grams", "sampling": given, "steps": None}
     verdict = [texts["judge"][f"bits_per_character{end}"] for end in ("", "_error")]
     worth = *verdict, texts["unigram_entropy_bits"] * nats, None
     return about | dict(zip(WORTH, worth, strict=True))
@@ -89,16 +89,16 @@ def main(words: Sequence[str] | None = None) -> None:
     real |= asked("eval", chosen.judge, chosen.test, "--samples", "0")["likelihood"]
     rows: list[dict[str, Any]] = []
     found: dict[str, Any] = {"samples": chosen.samples, "test": real, "rows": rows}
-    for drawn, (manner, steps) in itertools.product(DRAWN, MANNERS.items()):
-        how = *manner.split(), *drawn.split(), "--steps", steps
+    for drawn, (settings, steps) in itertools.product(DRAWN, SETTINGS.items()):
+        how = *settings.split(), *drawn.split(), "--steps", steps
         said = asked("compare", MODEL, *judging, *how)
         rows += rows_of(said)
         found |= {key: said[key] for key in ("environment", "judge", "models", "seed")}
-        keep(found, chosen.out / "wikipedia-manners.json")
+        keep(found, chosen.out / "wikipedia-sampling-settings.json")
     for drawn in DRAWN:
         how = "--tokenizer", MODEL, *drawn.split()
         rows.append(row_of_grams(asked("ngram", chosen.grams, *how, *judging)))
-        keep(found, chosen.out / "wikipedia-manners.json")
+        keep(found, chosen.out / "wikipedia-sampling-settings.json")
     few = "--limit", str(chosen.limit), "--samples", "0", "--order", "left-to-right"
     keep(asked("eval", MODEL, chosen.test, *few), chosen.out / "wikipedia-pgm-order.json")
 
