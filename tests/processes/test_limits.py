@@ -30,6 +30,7 @@ def test_columns_of_rates_sum_to_zero():
         else:
             with pytest.raises(InputError, match="q: every column must sum to 0"):
                 Rates(scale * q + wrong)
+    assert Rates(wrong / 2).states == 2  # 1e-9 itself
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 3), (1, 1), (2, 2, 2), (0, 0)])
@@ -62,3 +63,10 @@ def test_default_betas_of_few_steps_stay_below_1():
 def test_betas_are_a_name_a_schedule_or_a_float_vector(betas):
     with pytest.raises(InputError, match="betas: must be a name, a schedule or a float tensor"):
         make_betas(torch.tensor(betas), None, 1000)
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(3, 3), (4, 3), (2, 2)])
+def test_own_matrices_may_have_a_state_for_masks(size, tokens):
+    """They have it if they have one state more than there are tokens."""
+    transition = make_transition(torch.full((size, size), 1 / size), 3, steps=5)
+    assert (transition.tokens, transition.size) == (tokens, size)
