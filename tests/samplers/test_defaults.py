@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from partita.samplers import SAMPLERS
-from partita.samplers.base import default_sampler
+from partita.samplers.base import Sampler, default_sampler
 
 DEFAULTS = {
     "analytic": {"steps": 128, "grid": "uniform"},
@@ -52,3 +52,9 @@ def test_a_family_has_one_default(family):
 @pytest.mark.parametrize("name", [*DEFAULTS, "autoregressive", "blocks", "first-hitting"])
 def test_planned_are_those_that_the_guide_names(name):
     assert SAMPLERS[name].planned == (name in PLANNED)
+
+
+def test_a_sampler_of_your_own_is_no_default_and_not_planned():
+    sampler = Sampler("masked", lambda context, state: state.tokens)  # noqa: ARG005
+    assert not sampler.default
+    assert not sampler.planned
