@@ -58,7 +58,7 @@ TESTS = [
     "tests/test_moved.py",
 ]
 PATIENCE = 120.0
-SLOWNESS = 10.0
+SLOWNESS = 5.0
 """Tests that take longer than SLOWNESS times what they took before, and PATIENCE seconds more, do
 not end: the mutant counts as killed. A busy machine is not that slow."""
 Row = dict[str, Any]
