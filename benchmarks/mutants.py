@@ -1,303 +1,208 @@
 """Mutation testing: do the tests notice small faults? Hundreds are planted, one at a time.
 
     python benchmarks/mutants.py
-    python benchmarks/mutants.py --count 30 --seed 7 --only samplers/planned.py
+    python benchmarks/mutants.py --count 30 --seed 7 --only samplers/planned.py --out few.json
 
-A mutant is the library with one operator, number, comparison or word changed, such as `<` to `<=`
-or `+` to `-`. The tests that ran its line are run, the fastest first, until one fails: the mutant
-is killed. One that passes them all has survived: either a test is missing, or the change has no
-effect (survivors that are understood are listed in `benchmarks/survivors.json`, each with the
-reason). Which test runs which line is measured once, by coverage; that takes some minutes.
+A mutant is the library with one operator, number or comparison changed, such as `<` to `<=` or `+`
+to `-`. The tests that run its line are run, the fastest first, until one fails: the mutant is
+killed. One that passes them all survives: either a test is missing, or the change has no effect
+(survivors that are understood are listed in `benchmarks/survivors.json`, each with the reason).
+Which test runs which line is measured first, by coverage.
 
-Results are written one by one to benchmarks/results/mutants.json; a stopped run can be resumed.
+Results are saved one by one to benchmarks/results/mutants.json. A run that was stopped goes on
+where it was, and tries survivors without a reason again.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import compileall
 import json
-import os
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-HERE = Path(__file__).resolve().parents[1]
-SOURCE = HERE / "src" / "partita"
+import torch
+from faults.changes import HERE, SOURCE, Mutant, mutants
+from faults.lines import PLAIN, Lines, tests_of_lines, variables
+
+from partita.files.atomic import write_whole
+from partita.provenance import environment
+
 RESULTS = HERE / "benchmarks" / "results" / "mutants.json"
 SURVIVORS = HERE / "benchmarks" / "survivors.json"
 TARGETS = ["processes", "samplers", "data/batches.py"]
-TESTS = ["tests/laws", "tests/samplers", "tests/golden", "tests/data/test_batches.py"]
-PATIENCE = 120  # seconds for the tests of a mutant; one that takes longer counts as killed
-MOST_TESTS = 40  # the most tests to run for a mutant
-PLAIN = ["-o", "addopts=", "-p", "no:cacheprovider", "-q", "-x"]
-"""Shape checks are off, so that a mutant is killed by a test's own assertion."""
-
-SWAPS = {
-    ast.Add: ("+", "-"),
-    ast.Sub: ("-", "+"),
-    ast.Mult: ("*", "/"),
-    ast.Div: ("/", "*"),
-    ast.FloorDiv: ("//", "/"),
-    ast.Mod: ("%", "//"),
-    ast.BitAnd: ("&", "|"),
-    ast.BitOr: ("|", "&"),
-    ast.Lt: ("<", "<="),
-    ast.LtE: ("<=", "<"),
-    ast.Gt: (">", ">="),
-    ast.GtE: (">=", ">"),
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.And: ("and", "or"),
-    ast.Or: ("or", "and"),
-}
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change to one line."""
-
-    file: str
-    line: int
-    start: int
-    end: int
-    """Columns of the replaced text, in bytes."""
-    new: str
-    old: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.file}:{self.line}:{self.start} {self.old} -> {self.new}"
-
-    def of(self, source: str) -> str:
-        """The source with the change."""
-        lines = source.splitlines(keepends=True)
-        line = lines[self.line - 1].encode()
-        changed = line[: self.start] + self.new.encode() + line[self.end :]
-        lines[self.line - 1] = changed.decode()
-        return "".join(lines)
-
-
-# Which mutants there are --------------------------------------------------------------------------
-
-
-def mutants(file: Path) -> list[Mutant]:
-    """All mutants of a file, in the order of its lines."""
-    source, found = file.read_text(), list[Mutant]()
-    name = str(file.relative_to(SOURCE))
-    lines = source.splitlines()
-    for node in _computed(ast.parse(source)):
-        for line, start, end, new in _changes(node, lines):
-            old = lines[line - 1].encode()[start:end].decode()
-            found.append(Mutant(name, line, start, end, new, old))
-    return sorted(set(found), key=lambda mutant: (mutant.line, mutant.start, mutant.new))
-
-
-def _computed(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that compute: no annotations, decorators, docstrings, type defaults, messages."""
-    for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "decorator_list", "type_params"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or isinstance(child, ast.Import | ast.ImportFrom):
-                continue
-            if isinstance(child, ast.Call) and getattr(child.func, "id", "") in ("require", "cast"):
-                continue
-            if isinstance(child, ast.JoinedStr | ast.Raise):
-                continue
-            yield child
-            yield from _computed(child)
-
-
-def _changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, int, int, str]]:
-    if isinstance(node, ast.BinOp):
-        yield from _between(node.left, node.right, node.op, lines)
-    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield from _between(node.left, node.comparators[0], node.ops[0], lines)
-    elif isinstance(node, ast.BoolOp):
-        yield from _between(node.values[0], node.values[1], node.op, lines)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub | ast.Invert):
-        width = len("not ") if isinstance(node.op, ast.Not) else 1
-        if not isinstance(node.operand, ast.Constant):
-            yield node.lineno, node.col_offset, node.col_offset + width, ""
-    elif isinstance(node, ast.Constant) and not isinstance(node.value, str | bytes):
-        new = _other(node.value)
-        if new is not None and node.end_col_offset is not None and node.lineno == node.end_lineno:
-            yield node.lineno, node.col_offset, node.end_col_offset, new
-
-
-def _between(
-    left: ast.expr, right: ast.expr, operator: ast.AST, lines: list[str]
-) -> Iterator[tuple[int, int, int, str]]:
-    """The operator between two expressions, if all of it is on one line."""
-    if type(operator) not in SWAPS or left.end_lineno != right.lineno:
-        return
-    old, new = SWAPS[type(operator)]
-    assert left.end_col_offset is not None
-    space = lines[right.lineno - 1].encode()[left.end_col_offset : right.col_offset].decode()
-    place = space.find(old)
-    if place >= 0:
-        start = left.end_col_offset + place
-        yield right.lineno, start, start + len(old), new
-
-
-def _other(value: object) -> str | None:
-    if isinstance(value, bool):
-        return str(not value)
-    if isinstance(value, int):
-        return str(value + 1)
-    return repr(value * 2 + 1) if isinstance(value, float) else None
-
-
-# Which tests run which line -----------------------------------------------------------------------
-
-
-def tests_of_lines(folder: Path, names: Sequence[str]) -> dict[str, dict[int, list[str]]]:
-    """For each file and line, the tests that ran it, the fastest first."""
-    data, report = folder / "coverage", folder / "durations.txt"
-    words = [*PLAIN[:-1], "--cov", "--cov-context=test", "--cov-report=", "--durations=0", "-vv"]
-    command = [sys.executable, "-m", "pytest", *words, "-n", "2", *names]
-    environment = os.environ | {"COVERAGE_FILE": str(data), "OMP_NUM_THREADS": "1"}
-    said = subprocess.run(
-        command, cwd=HERE, env=environment, check=False, capture_output=True, text=True
-    )
-    if said.returncode:
-        raise SystemExit(f"The tests fail without any fault:\n{said.stdout[-3000:]}")
-    report.write_text(said.stdout)
-    return _ordered(data, _seconds(said.stdout))
-
-
-def _seconds(said: str) -> dict[str, float]:
-    """The seconds that each test took, as pytest reports them."""
-    taken: dict[str, float] = {}
-    for line in said.splitlines():
-        words = line.split()
-        if len(words) >= 3 and words[0].endswith("s") and words[1] in ("call", "setup"):
-            name = line.split(words[1], 1)[1].strip()
-            taken[name] = taken.get(name, 0.0) + float(words[0][:-1])
-    return taken
-
-
-def _ordered(data: Path, seconds: dict[str, float]) -> dict[str, dict[int, list[str]]]:
-    from coverage.numbits import numbits_to_nums
-
-    found: dict[str, dict[int, list[str]]] = {}
-    query = (
-        "select file.path, context.context, line_bits.numbits from line_bits"
-        " join file on file.id = line_bits.file_id"
-        " join context on context.id = line_bits.context_id"
-    )
-    with sqlite3.connect(data) as connection:
-        for path, context, bits in connection.execute(query):
-            test = context.partition("|")[0]
-            if not test or not path.startswith(str(SOURCE)):
-                continue
-            lines = found.setdefault(str(Path(path).relative_to(SOURCE)), {})
-            for line in numbits_to_nums(bits):
-                lines.setdefault(line, []).append(test)
-    for lines in found.values():
-        for line, tests in lines.items():
-            lines[line] = sorted(set(tests), key=lambda test: seconds.get(test, 0.0))
-    return found
-
-
-# One mutant after the other -----------------------------------------------------------------------
+TESTS = [
+    "tests/laws",
+    "tests/samplers",
+    "tests/processes",
+    "tests/golden",
+    "tests/data/test_batches.py",
+    "tests/data/test_borders.py",
+    "tests/execution/test_captured_pass.py",
+    "tests/execution/test_programs.py",
+    "tests/methods/test_ddpm.py",
+    "tests/networks/test_block_diffusion.py",
+    "tests/test_bad_input.py",
+    "tests/test_categorical.py",
+    "tests/test_moved.py",
+]
+PATIENCE = 120.0
+SLOWNESS = 5.0
+"""Tests that take longer than SLOWNESS times what they took before, and PATIENCE seconds more, do
+not end: the mutant counts as killed. A busy machine is not that slow."""
+Row = dict[str, Any]
 
 
 class Workshop:
-    """A private copy of the library, in which one file at a time is changed."""
+    """A private copy of the library, in which one file at a time is changed, and what tests it."""
 
     def __init__(self, folder: Path) -> None:
-        self.source = folder / "src"
+        self.log, self.source = folder / "log.txt", folder / "src"
         without_weights = shutil.ignore_patterns("weights", "__pycache__")
         shutil.copytree(SOURCE, self.source / "partita", ignore=without_weights)
         (self.source / "partita" / "weights").symlink_to(SOURCE / "weights")
+        # Compiled once; what is changed later is newer than that, and compiled in memory.
+        compileall.compile_dir(self.source, quiet=1)
+        self.server = subprocess.Popen(
+            [sys.executable, "-m", "faults.server"],
+            cwd=HERE,
+            env=variables(self.source, folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
-    def outcome(self, mutant: Mutant, tests: list[str]) -> dict[str, Any]:
-        """Whether the tests kill a mutant, and which one does."""
+    def outcome(self, mutant: Mutant, tests: list[str], seconds: float) -> Row:
+        """Whether tests that take so many seconds kill a mutant, and which one does."""
         place = self.source / "partita" / mutant.file
         whole = place.read_text()
         place.write_text(mutant.of(whole))
         began = time.monotonic()
         try:
-            killed, by = self._killed(tests)
+            by = self.failure(tests, PATIENCE + SLOWNESS * seconds)
         finally:
             place.write_text(whole)
-        seconds = round(time.monotonic() - began, 1)
-        return {**asdict(mutant), "killed": killed, "by": by, "seconds": seconds}
+        taken = round(time.monotonic() - began, 1)
+        return {**asdict(mutant), "killed": by is not None, "by": by or "", "seconds": taken}
 
-    def _killed(self, tests: list[str]) -> tuple[bool, str]:
+    def failure(self, tests: list[str], patience: float) -> str | None:
+        """The first test that fails, if any does."""
         if not tests:
-            return False, "no test runs the line"
-        words = [sys.executable, "-B", "-m", "pytest", *PLAIN, *tests[:MOST_TESTS]]
-        environment = os.environ | {"PYTHONPATH": str(self.source), "OMP_NUM_THREADS": "1"}
-        try:
-            said = subprocess.run(
-                words,
-                cwd=HERE,
-                env=environment,
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-            )
-        except subprocess.TimeoutExpired:
-            return True, "no end"
-        failed = [line for line in said.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        return said.returncode != 0, failed[0][:200] if failed else ""
+            return None
+        asked = {"words": [*PLAIN, *tests], "log": str(self.log), "patience": patience}
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(json.dumps(asked) + "\n")
+        self.server.stdin.flush()
+        code = json.loads(self.server.stdout.readline())["code"]
+        if code is None:
+            return "no end"
+        said = self.log.read_text(errors="replace")
+        failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return (failed or [said[-200:]])[0][:200] if code else None
+
+    def close(self) -> None:
+        """End the process that runs the tests."""
+        self.server.communicate()
 
 
 def chosen_mutants(count: int, seed: int, only: str) -> list[Mutant]:
     """`count` random mutants, by a seed."""
-    files = [path for name in TARGETS for path in _files(SOURCE / name)]
-    every = [mutant for path in files for mutant in mutants(path)]
+    every = [mutant for path in sources() for mutant in mutants(path)]
     every = [mutant for mutant in every if mutant.file.startswith(only)]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def _files(place: Path) -> list[Path]:
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
+def sources() -> list[Path]:
+    """The files that mutants are planted in."""
+    places = [SOURCE / name for name in TARGETS]
+    return [
+        path
+        for place in places
+        for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
+    ]
 
 
-def run(chosen: list[Mutant], lines: dict[str, dict[int, list[str]]], out: Path) -> list[Any]:
+def run(chosen: list[Mutant], lines: Lines, about: Row, out: Path) -> list[Row]:
     """Test all mutants, two at a time, and save each outcome."""
-    content = json.loads(out.read_text()) if out.exists() else {}
-    rows: list[dict[str, Any]] = content.get("rows", [])
-    done = {(row["file"], row["line"], row["start"], row["new"]) for row in rows}
-    left = [m for m in chosen if (m.file, m.line, m.start, m.new) not in done]
-    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(2) as pool:
+    rows, reasons = _rows_of(out), _reasons()
+    done = {_place(row) for row in rows if row["killed"] or _key(row) in reasons}
+    left = [mutant for mutant in chosen if _place(asdict(mutant)) not in done]
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        pool = stack.enter_context(ThreadPoolExecutor(2))
         shops: SimpleQueue[Workshop] = SimpleQueue()
         for number in range(2):
-            shops.put(Workshop(Path(place) / str(number)))
+            shop = Workshop(place / str(number))
+            stack.callback(shop.close)
+            shops.put(shop)
+        stack.callback(pool.shutdown, cancel_futures=True)  # what is left, when it is stopped
+        _check_unchanged(shops, lines, left)
 
-        def one(mutant: Mutant) -> dict[str, Any]:
+        def one(mutant: Mutant) -> Row:
             shop = shops.get()
             try:
-                return shop.outcome(mutant, lines.get(mutant.file, {}).get(mutant.line, []))
+                tests = lines.tests(mutant.file, mutant.line)
+                seconds = sum(lines.seconds.get(test, 0.0) for test in tests)
+                return shop.outcome(mutant, tests, seconds)
             finally:
                 shops.put(shop)
 
-        for row in pool.map(one, left):
-            rows.append(row)
-            out.write_text(json.dumps({**content, "rows": rows}, indent=1) + "\n")
+        for future in as_completed([pool.submit(one, mutant) for mutant in left]):
+            row = future.result()
+            rows = [old for old in rows if _place(old) != _place(row)] + [row]
+            write_whole(out, json.dumps({**about, "rows": rows}, indent=1) + "\n")
             state = "killed  " if row["killed"] else "SURVIVED"
-            name = f"{row['file']}:{row['line']} {row['old']} -> {row['new']}"
-            print(f"{len(rows):>4} {state} {name}  {row['by']}", flush=True)
+            name = f"{row['file']}:{row['line']}:{row['start']} {row['old']} -> {row['new']}"
+            print(f"{len(rows):>4} {row['seconds']:>6} {state} {name}  {row['by']}", flush=True)
     return rows
 
 
+def _check_unchanged(shops: SimpleQueue[Workshop], lines: Lines, left: list[Mutant]) -> None:
+    """The tests of the first mutant pass in a copy of the library that nobody has changed."""
+    shop = shops.get()
+    for mutant in left[:1]:
+        by = shop.failure(lines.tests(mutant.file, mutant.line), 3600.0)
+        if by is not None:
+            raise SystemExit(f"The tests fail in a copy of the library without any fault:\n{by}")
+    shops.put(shop)
+
+
+def _rows_of(out: Path) -> list[Row]:
+    """The rows of an earlier run, of mutants that the library still has."""
+    rows: list[Row] = json.loads(out.read_text())["rows"] if out.exists() else []
+    known = {_place(asdict(mutant)) for path in sources() for mutant in mutants(path)}
+    return [row for row in rows if _place(row) in known]
+
+
+def _reasons() -> dict[str, str]:
+    """Why survivors that are understood have no effect, by the change of their line."""
+    reasons: dict[str, str] = json.loads(SURVIVORS.read_text()) if SURVIVORS.exists() else {}
+    return reasons
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("file", "line", "start", "old", "new"))
+
+
+def _key(row: Row) -> str:
+    mutant = Mutant(*(row[name] for name in ("file", "line", "start", "end", "new", "old")))
+    return mutant.key((SOURCE / mutant.file).read_text())
+
+
 def main(words: Sequence[str] | None = None) -> None:
-    """Test mutants, and print those that survive."""
+    """Test mutants, and print how many survive."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -306,25 +211,21 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="files whose names begin with this")
     parser.add_argument("--list", action="store_true", help="only list the mutants")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--scratch", type=Path, default=HERE / "build" / "mutants")
     chosen = parser.parse_args(words)
     picked = chosen_mutants(chosen.count, chosen.seed, chosen.only)
     if chosen.list:
         print(*(mutant.name for mutant in picked), sep="\n")
         return
-    with tempfile.TemporaryDirectory() as place:
-        lines = tests_of_lines(Path(place), TESTS)
-    rows = run(picked, lines, chosen.out)
-    known = json.loads(SURVIVORS.read_text()) if SURVIVORS.exists() else {}
+    lines = tests_of_lines(chosen.scratch, TESTS, sources())
+    about = {"environment": environment(torch.device("cpu")), "seed": chosen.seed}
+    rows = run(picked, lines, about, chosen.out)
     survived = [row for row in rows if not row["killed"]]
-    unexplained = [row for row in survived if _key(row) not in known]
+    unexplained = [row for row in survived if _key(row) not in _reasons()]
+    for row in unexplained:
+        print(f"without a reason: {_key(row)}")
     print(f"{len(rows)} mutants, {len(survived)} survived, {len(unexplained)} without a reason.")
     raise SystemExit(bool(unexplained))
-
-
-def _key(row: dict[str, Any]) -> str:
-    """The key of a survivor: its line's text, which is more stable than its number."""
-    line = (SOURCE / row["file"]).read_text().splitlines()[row["line"] - 1].strip()
-    return f"{row['file']}: {line}: {row['old']} -> {row['new']}"
 
 
 if __name__ == "__main__":

@@ -108,6 +108,37 @@ def test_padded_rows_hold_one_document_each(documents):
         assert ends.nonzero().flatten().tolist() == [int(keep.sum()) - 1]
 
 
+def rows_of(rows):
+    """Every row of an epoch, without its padding."""
+    batch = Order(rows, len(rows), seed=0).first(len(rows))
+    found = zip(batch.tokens, batch.is_token, strict=True)
+    return batch, [row[keep].tolist() for row, keep in found]
+
+
+def test_documents_longer_than_a_row_are_left_out(documents):
+    """Those of just its length are not."""
+    _, found = rows_of(Padded(documents, 5, skip=True))
+    assert found == [[0, 1, 2], [40], [60, 61, 62, 63, 64]]
+    _, found = rows_of(Padded(documents, 4, skip=True))
+    assert found == [[0, 1, 2], [40]]
+    assert len(Padded(documents, 12, skip=True)) == 5
+
+
+def test_separators_are_left_out(documents):
+    """A row that ends in the middle of a document and one that ends with it are alike."""
+    batch, found = rows_of(Padded(documents, 5, separator=1))
+    expected = [[0, 1], [20, 21, 22, 23, 24], [25, 26, 27, 28, 29], [30]]
+    assert found == [*expected, [60, 61, 62, 63], [80, 81, 82, 83, 84], [85]]
+    assert batch.ends is None
+
+
+def test_the_order_of_a_seed_stays_what_it_is():
+    order = Order(Packed(InMemory(torch.arange(23)), 4), 5, seed=11)
+    assert order.batch(0).starts == [21, 13, 6, 2, 17]
+    assert order.batch(1).starts == [21, 2, 6, 10, 14]
+    assert order.batch(1000).starts == [4, 16, 12, 0, 8]
+
+
 def test_document_ends_of_packed_rows(documents):
     """A row knows where its documents end, also across the end of the text."""
     order = Order(Packed(documents, 6, document_attention=True), 4, seed=0)

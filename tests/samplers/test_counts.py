@@ -55,3 +55,23 @@ def test_listed_counts_are_taken_as_they_are(counts, rows):
         reveal_counts(hidden + 1, len(counts), counts)
     with pytest.raises(InputError, match="counts: has"):
         reveal_counts(hidden, len(counts) + 1, counts)
+
+
+@pytest.mark.parametrize(
+    ("rule", "half"),
+    [
+        ("cosine", 0.5**0.5),
+        ("arccos", 2 / 3),
+        ("square", 3 / 4),
+        ("cubic", 7 / 8),
+        ("root", 1 - 0.5**0.5),
+        ("linear", 1 / 2),
+    ],
+)
+def test_what_is_hidden_after_half_of_the_steps(rule, half):
+    points = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
+    expected = torch.tensor([1.0, half, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(HIDDEN_SHARE[rule](points), expected)
+    assert int(reveal_counts(torch.tensor([1000]), 10, rule)[0, :5].sum()) == 1000 - int(
+        1000 * half
+    )
