@@ -18,6 +18,10 @@ import signal
 import pytest
 import torch
 
+from tests.support.typechecker import install
+
+install()  # before anything of the library is imported
+
 # Tests send these, also where whoever started them ignores them (nohup; a shell's background).
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):
