@@ -12,11 +12,19 @@ from tests.support.runs import FAST, SMALL
 
 # For the processes that tests start, too: two threads each would wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# And each would compile the library anew, where Python is told to keep no bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import signal
+import sys
 
 import pytest
 import torch
+
+from tests.support.typechecker import install
+
+install()  # before anything of the library is imported
+sys.dont_write_bytecode = False
 
 # Tests send these, also where whoever started them ignores them (nohup; a shell's background).
 signal.signal(signal.SIGINT, signal.default_int_handler)
