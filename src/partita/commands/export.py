@@ -96,8 +96,5 @@ def _push(model: TrainedModel, name: str, private: bool, out: Path) -> object:
         raise
     except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
         why = " ".join(str(error).split())
-        raise InputError(
-            "--push",
-            f"the upload failed: {why}",
-            f"{out} is complete: log in with hf auth login, then hf upload {name} {out}",
-        ) from error
+        remedy = f"{out} is complete: log in with hf auth login, then hf upload {name} {out}"
+        raise InputError("--push", f"the upload failed: {why}", remedy) from error

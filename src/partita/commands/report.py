@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,14 @@ def run(words: Sequence[str]) -> None:
     chosen = options(words)
     with naming(flags_of(Options, "model", "file")):
         model = TextModel.from_pretrained(chosen.model, device=chosen.device)
-    facts, shown = _report(model.method, model, chosen)
+    method = model.method
+    if isinstance(method, GenMD4):
+        facts, shown = _schedules(method, model, chosen), SCHEDULES
+    elif isinstance(method, SEDD):
+        facts, shown = _consistency(method, model, chosen), CONSISTENCY
+    else:
+        name = model.recipe.method.name
+        raise InputError("model", f"{name} has nothing to report", "genmd4 and sedd have")
     if chosen.json:
         print_json(facts)
     console = Terminal(stderr=chosen.json or not can_plot())
@@ -78,19 +84,7 @@ def run(words: Sequence[str]) -> None:
         console.say(f"Wrote {chosen.out or shown}")
 
 
-@singledispatch
-def _report(
-    method: object,  # noqa: ARG001 - the report is chosen by its type
-    model: TextModel,
-    chosen: Options,  # noqa: ARG001
-) -> tuple[dict[str, Any], str]:
-    """The report of a method, and the default name of its picture."""
-    name = model.recipe.method.name
-    raise InputError("model", f"{name} has nothing to report", "genmd4 and sedd have")
-
-
-@_report.register(GenMD4)
-def _schedules(method: GenMD4, model: TextModel, chosen: Options) -> tuple[dict[str, Any], str]:
+def _schedules(method: GenMD4, model: TextModel, chosen: Options) -> dict[str, Any]:
     """The smallest and largest exponents as a table; alpha(t) of some of them as a picture."""
     among = None if chosen.file is None else set(_tokens(model, chosen)[0].flatten().tolist())
     found = extremes(method, model.tokenizer, chosen.count, among)
@@ -100,7 +94,7 @@ def _schedules(method: GenMD4, model: TextModel, chosen: Options) -> tuple[dict[
         console.print(schedule_table(found))
     if can_plot():
         draw_schedules(method, found, chosen.out or SCHEDULES)
-    return asdict(found), SCHEDULES
+    return asdict(found)
 
 
 def _tokens(model: TextModel, chosen: Options) -> tuple[Tensor, Tensor]:
@@ -116,8 +110,7 @@ def _tokens(model: TextModel, chosen: Options) -> tuple[Tensor, Tensor]:
     return tokens, real
 
 
-@_report.register(SEDD)
-def _consistency(method: SEDD, model: TextModel, chosen: Options) -> tuple[dict[str, Any], str]:
+def _consistency(method: SEDD, model: TextModel, chosen: Options) -> dict[str, Any]:
     """Sums of scores against alpha / (1 - alpha), at every time."""
     problem = "its noise is uniform: there are no masks whose scores have a known sum"
     require(method.graph.mask_id is not None, "model", problem, "sedd's is absorbing")
@@ -130,4 +123,4 @@ def _consistency(method: SEDD, model: TextModel, chosen: Options) -> tuple[dict[
         print(consistency_table(rows))
     if can_plot():
         plot_consistency(rows, Path(chosen.out or CONSISTENCY))
-    return {"consistency": [asdict(row) for row in rows]}, CONSISTENCY
+    return {"consistency": [asdict(row) for row in rows]}

@@ -71,12 +71,9 @@ class DataOptions:
     """Folder where tokens are cached, under a hash of everything that they depend on."""
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.validation_fraction < 1,
-            "data.validation_fraction",
-            f"is a share of the tokens, got {self.validation_fraction}",
-            "give a number from 0 up to, but without, 1",
-        )
+        share, remedy = self.validation_fraction, "give a number from 0 up to, but without, 1"
+        problem = f"is a share of the tokens, got {share}"
+        require(0 <= share < 1, "data.validation_fraction", problem, remedy)
         require(bool(self.cache), "data.cache", "is empty", "name a folder")
         with naming(NAMES):
             _ = ROWS["packed" if self.rows is None else self.rows]

@@ -60,9 +60,8 @@ class MethodOptions:
             why = str(error).partition("\n")[0]  # torch goes on for pages
             if "build() missing" in why:
                 raise InputError("method.name", why, "see the method's own file") from error
-            raise InputError(
-                "network", f"no network can be made of it: {why}", "choose smaller sizes"
-            ) from error
+            problem = f"no network can be made of it: {why}"
+            raise InputError("network", problem, "choose smaller sizes") from error
         return method
 
     def _choices(self) -> dict[str, Any]:

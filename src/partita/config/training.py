@@ -91,12 +91,8 @@ class TrainingOptions:
     """A model or checkpoint whose weights and tokenizer to start from (`--from` for short)."""
 
     def __post_init__(self) -> None:
-        require(
-            self.steps is None or self.seconds is None,
-            "training.steps, training.seconds",
-            "both say how long the run is",
-            "give one of them",
-        )
+        one, keys = self.steps is None or self.seconds is None, "training.steps, training.seconds"
+        require(one, keys, "both say how long the run is", "give one of them")
         require_ints(self, "training.", steps=1, batch_size=1, length=1)
         for name in ("seconds", "learning_rate"):
             if getattr(self, name) is not None:

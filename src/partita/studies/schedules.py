@@ -46,12 +46,9 @@ def extremes(
     """
     require_int(count, "count")
     tokens = method.mask_id
-    require(
-        tokenizer.vocab_size == tokens,
-        "tokenizer",
-        f"has {tokenizer.vocab_size} tokens, the model has {tokens}",
-        "use the one that the model was trained with",
-    )
+    problem = f"has {tokenizer.vocab_size} tokens, the model has {tokens}"
+    remedy = "use the one that the model was trained with"
+    require(tokenizer.vocab_size == tokens, "tokenizer", problem, remedy)
     exponents = method.exponents.detach().double().cpu()
     order = torch.argsort(exponents, stable=True).tolist()
     order = [token for token in order if among is None or token in among]
