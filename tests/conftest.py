@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # And each would compile the library anew, where Python is told to keep no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import gc
 import signal
 import sys
 
@@ -35,6 +36,12 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is first imported
 
 SHIPPED = "partita.models.default.WEIGHTS"
+
+
+def pytest_collection_finish():
+    """What is there by now stays to the end: it is not searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
