@@ -32,7 +32,7 @@ HEAVY = (
     "torch.distributed",
     "xdist.plugin",
 )
-MEMORY = 16 << 30  # bytes of address space for the tests of a mutant
+MEMORY = 8 << 30  # bytes of address space for the tests of a mutant
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The shares of guidance for the shortest texts: of one token and of two."""
+"""Guidance by small weights, and its shares for the shortest texts, of one token and of two."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from partita.samplers import guided
 CLASSES, VOCAB, WEIGHT = 2, 4, 3.0
 
 
-def build(name, length):
+def build(name, length, **options):
     torch.manual_seed(1)
     sizes = TransformerOptions(length=length, width=8, depth=1, heads=2, classes=CLASSES)
-    model = METHODS[name].build(sizes, VOCAB)
+    model = METHODS[name].build(sizes, VOCAB, **options)
     with torch.no_grad():
         for parameter in model.network.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -62,3 +62,35 @@ def test_a_linear_ramp_of_a_masked_model(length):
         )
         found = ask(guided(model, WEIGHT, "linear"), label)
         torch.testing.assert_close(found.log_softmax(-1), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("graph", ["uniform", "absorbing"])
+def test_scores_are_mixed_by_any_weight(graph, weight):
+    """Those of masks keep their sum; the entry of the mask itself is no token's."""
+    model = build("sedd", 3, graph=graph)
+    label, none = torch.tensor([1]), torch.tensor([CLASSES])
+    tokens = torch.full((1, 3), VOCAB if graph == "absorbing" else 2)
+    rows, positions = torch.ones_like(tokens).nonzero(as_tuple=True)
+
+    def ask(model, label):
+        time = torch.tensor([0.4], dtype=torch.float64)
+        return model.log_score(tokens, time, rows, positions, label)[:, :VOCAB]
+
+    known, nothing, found = ask(model, label), ask(model, none), ask(guided(model, weight), label)
+    expected = (1 + weight) * known - weight * nothing
+    if graph == "absorbing":
+        expected = expected.log_softmax(-1) + known.logsumexp(-1, keepdim=True)
+    torch.testing.assert_close(found, expected)
+    assert weight == 0 or float((found - known).abs().max()) > 0.01
+
+
+@torch.no_grad()
+def test_predictions_are_mixed_by_a_weight_of_one():
+    model = build("ar", 2)
+    label, none = torch.tensor([1]), torch.tensor([CLASSES])
+    known, nothing = (causal(model, [VOCAB], kind)[0] for kind in (label, none))
+    found = causal(guided(model, 1.0), [VOCAB], label)[0]
+    torch.testing.assert_close(found, mixed(known, nothing, 1.0))
+    assert float((found - known).abs().max()) > 0.01
