@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partita.moved import know_old_names, name_of_before
@@ -73,7 +71,7 @@ __all__ = [
     "train",
 ]
 
-# For type checkers and editors; at run time each of these modules loads on first use.
+# For type checkers and editors. At run time modules load on first use, by the table below.
 if TYPE_CHECKING:
     from partita.config.data import DataOptions, TokenizerOptions
     from partita.config.method import MethodOptions
@@ -122,7 +120,6 @@ if TYPE_CHECKING:
         TransformerOptions,
     )
     from partita.networks.flexible import FlexibleTransformer
-    from partita.networks.old_names import DecoderOptions  # noqa: F401 - for one more version
     from partita.networks.unet import UNet
     from partita.networks.vectors import VectorNetwork, VectorTransformer
     from partita.randomness import Noise
@@ -133,16 +130,49 @@ if TYPE_CHECKING:
     from partita.training.loop import fit
     from partita.training.runner import train
 
-
-def _homes() -> dict[str, str]:
-    """The module of each public name, by the imports above: they are written once."""
-    lines = ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
-    imports = [line for line in lines if isinstance(line, ast.ImportFrom)]
-    return {name.name: str(line.module) for line in imports for name in line.names}
-
-
+_MODULES = {
+    "partita.config.data": "DataOptions TokenizerOptions",
+    "partita.data.tokenizers": "BPETokenizer ByteTokenizer CharacterTokenizer",
+    "partita.distillation.options": "DistillationOptions",
+    "partita.errors": "InputError",
+    "partita.likelihood.enumeration": "exact_log_likelihood",
+    "partita.contracts.batch": "Batch",
+    "partita.contracts.estimate": "Estimate",
+    "partita.likelihood.bounds": "nelbo",
+    "partita.likelihood.orders": "order_likelihood",
+    "partita.models.image_model": "ImageModel",
+    "partita.models.score": "Score",
+    "partita.models.text_model": "TextModel",
+    "partita.models.trained": "TrainedModel load",
+    "partita.methods": (
+        "AR D3PM DDPM MD4 MDLM PGM SEDD ComplementaryMDLM EmbeddingDDPM FlexMDM GenMD4 "
+        "MaskGIT UniformSEDD"
+    ),
+    "partita.methods.ddpm": "bits_per_dimension",
+    "partita.config.method": "MethodOptions",
+    "partita.networks": (
+        "CausalTransformer Network PartitionNetwork PartitionTransformer "
+        "PatchTransformer PixelUNet Transformer TransformerConfig TransformerOptions"
+    ),
+    "partita.networks.old_names": "DecoderOptions",  # for one more version
+    "partita.networks.flexible": "FlexibleTransformer",
+    "partita.networks.unet": "UNet",
+    "partita.networks.vectors": "VectorNetwork VectorTransformer",
+    "partita.randomness": "Noise",
+    "partita.config.recipe": "Recipe",
+    "partita.contracts.prompt": "Prompt",
+    "partita.samplers": "guided",
+    "partita.execution.choice": "sample",
+    "partita.samplers.gaussian": "sample_ddpm",
+    "partita.config.sampling": "SamplingOptions",
+    "partita.schedules": "make_schedule",
+    "partita.training.loop": "fit",
+    "partita.config.training": "RunOptions TrainingOptions",
+    "partita.training.callbacks": "Callback Progress",
+    "partita.training.runner": "train",
+}
 know_old_names()
-_HOME = _homes()
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # type checkers would accept any attribute
 
