@@ -162,7 +162,8 @@ def run(chosen: list[Mutant], lines: Lines, about: Row, out: Path) -> list[Row]:
         for future in as_completed([pool.submit(one, mutant) for mutant in left]):
             row = future.result()
             rows = [old for old in rows if _place(old) != _place(row)] + [row]
-            write_whole(out, json.dumps({**about, "rows": rows}, indent=1) + "\n")
+            counts = {"killed": sum(row["killed"] for row in rows), "mutants": len(rows)}
+            write_whole(out, json.dumps({**about, **counts, "rows": rows}, indent=1) + "\n")
             state = "killed  " if row["killed"] else "SURVIVED"
             name = f"{row['file']}:{row['line']}:{row['start']} {row['old']} -> {row['new']}"
             print(f"{len(rows):>4} {row['seconds']:>6} {state} {name}  {row['by']}", flush=True)

@@ -74,6 +74,15 @@ def mutants(file: Path) -> list[Mutant]:
     return sorted(set(found), key=lambda mutant: (mutant.line, mutant.start, mutant.new))
 
 
+def in_functions(source: str) -> set[int]:
+    """The lines of function bodies: all others run when a file is imported."""
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found |= {*range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)}
+    return found
+
+
 def _computed(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes that compute: no annotations, decorators, docstrings, type defaults, messages."""
     for field, value in ast.iter_fields(node):

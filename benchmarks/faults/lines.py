@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from faults.changes import HERE, SOURCE
+from faults.changes import HERE, SOURCE, in_functions
 
 PLAIN = ["-o", "addopts=", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-q", "-x"]
 """Shape checks are off, so that a mutant is killed by a test's own assertion."""
@@ -34,6 +34,7 @@ class Lines:
         self.seconds: dict[str, float] = {}
         self._runs: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._imports: dict[str, set[str]] = defaultdict(set)
+        self._inside: dict[str, set[int]] = {}
         for found in measured.values():
             self.seconds |= found["seconds"]
             for test, files in found["lines"].items():
@@ -45,22 +46,31 @@ class Lines:
     def tests(self, file: str, line: int) -> list[str]:
         """Tests of a line: those that run it, then others of their files, up to the budget.
 
-        The others may use what the first one has kept. A line that only an import runs has the
-        tests of its whole file.
+        The others may use what the first one has kept. What only an import runs, such as a
+        default, may matter to any test: half of the budget is for those of its file, half for all.
         """
-        own = self._runs[file, line] or self._imports[file]
-        files = {_file_of(test) for test in own}
-        others = {test for test in self.seconds if _file_of(test) in files} - own
-        return self._affordable([*self._by_time(own), *self._by_time(others)])
+        own = self._runs[file, line]
+        if line in self._bodies(file):
+            files = {_file_of(test) for test in own}
+            others = {test for test in self.seconds if _file_of(test) in files} - own
+            return self._affordable([*self._by_time(own), *self._by_time(others)], BUDGET)
+        near = self._affordable(self._by_time(own | self._imports[file]), BUDGET / 2)
+        far = self._by_time({*self.seconds} - {*near})
+        return [*near, *self._affordable(far, BUDGET / 2)]
+
+    def _bodies(self, file: str) -> set[int]:
+        if file not in self._inside:
+            self._inside[file] = in_functions((SOURCE / file).read_text())
+        return self._inside[file]
 
     def _by_time(self, tests: Iterable[str]) -> list[str]:
         return sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test))
 
-    def _affordable(self, tests: list[str]) -> list[str]:
+    def _affordable(self, tests: list[str], budget: float) -> list[str]:
         total, chosen = 0.0, list[str]()
         for test in tests:
             total += self.seconds.get(test, 0.0)
-            if chosen and total > BUDGET:
+            if chosen and total > budget:
                 break
             chosen.append(test)
         return chosen
@@ -86,7 +96,7 @@ def tests_of_lines(folder: Path, names: Sequence[str], sources: Iterable[Path]) 
 
 def _measure(folder: Path, names: list[str], sources: list[Path]) -> Measured:
     data = folder / "coverage"
-    words = [*PLAIN[:-1], "--cov", "--cov-context=test", "--cov-report=", "--durations=0", "-vv"]
+    words = [*PLAIN[:-1], "--cov", "--cov-context=test", "--cov-report=", "--durations=0", "-vvv"]
     command = [sys.executable, "-m", "pytest", *words, "-n", "2", "--dist", "worksteal", *names]
     said = subprocess.run(
         command,
