@@ -363,7 +363,7 @@ def test_what_cannot_be_taken_over_is_refused():
     timed = replace(
         base, method=MethodOptions("mdlm", corruption="continuous", conditioning="time")
     )
-    with pytest.raises(InputError, match="is told the time of another process"):
+    with pytest.raises(InputError, match="takes the time of another process as an input"):
         check_conditions(flexible, timed, "somewhere")
     labelled = replace(base, network=replace(base.network, classes=3))
     with pytest.raises(InputError, match="has class labels, which cannot be taken over"):

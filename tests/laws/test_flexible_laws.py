@@ -921,7 +921,7 @@ def test_it_is_flexible_by_name():
     assert (model.family, model.length, model.mask_id, model.end_id) == ("flexible", 6, MASK, END)
     assert model.process == process_of(("half-cosine", "linear"))
     sizes = {"vocab_size": 4, "length": 4, "width": 16, "depth": 1, "heads": 2}
-    with pytest.raises(InputError, match="is not told the time"):
+    with pytest.raises(InputError, match="takes no time as an input"):
         FlexibleTransformer(TransformerConfig(**sizes))
     with pytest.raises(InputError, match="unknown name 'sum'"):
         FlexibleTransformer(TransformerConfig(**sizes, time=True), "sum")

@@ -474,7 +474,7 @@ def _at(place):
 
 SIZES = {"length": 4, "width": 16, "depth": 1, "heads": 2, "vocab_size": 4}
 BAD_NETWORKS = {
-    "is not told the time": lambda: Transformer(TransformerConfig(**SIZES, output_size=3)),
+    "takes no time as an input": lambda: Transformer(TransformerConfig(**SIZES, output_size=3)),
     "the mask's included": lambda: Transformer(TransformerConfig(**SIZES, time=True)),
     "what follows": lambda: CausalTransformer(TransformerConfig(**SIZES, output_size=3, time=True)),
 }

@@ -81,7 +81,7 @@ WORDS = {
     "pgm.ckpt new --queries max": "--queries: unknown name 'max'; known: positions, learned, mean",
     "mdlm.ckpt new --conditioning time": "--conditioning: unknown name 'time'; known: none, sigma",
     "pgm.ckpt new --conditioning sigma": (
-        "--conditioning: is 'sigma', but a model of pgm is never told the time; leave it out"
+        "--conditioning: is 'sigma', but a model of pgm never takes the time as an input; leave"
     ),
     "mdlm.ckpt new --method best": "--method: unknown name 'best'; known: mdlm, pgm, ar\n",
     "mdlm.ckpt new --method ''": "--method: unknown name ''; known: mdlm, pgm, ar\n",

@@ -160,5 +160,7 @@ def check_student(method: object) -> None:
     if not isinstance(method, MaskedMethod):
         problem = f"{name} is no masked model of texts of given length"
         raise InputError("teacher", problem, known)
-    problem = f"the network of this {name} is told the time, and a student's steps are longer"
+    problem = (
+        f"the network of this {name} takes the time as an input, and a student's steps are longer"
+    )
     require(not method.timed, "teacher", problem, known)

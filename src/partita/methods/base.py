@@ -114,7 +114,7 @@ def check_batch(batch: Batch, model: Model) -> Batch:
 def check_conditioning(conditioning: str, network: AnyNetwork) -> None:
     """Refuse an unknown name, or a network that is not conditioned on the time."""
     require_known(conditioning, "conditioning", CONDITIONINGS)
-    problem = f"is {conditioning!r}, but the network is not told the time"
+    problem = f"is {conditioning!r}, but the network does not take the time as an input"
     remedy = "build it with TransformerConfig(time=True), or pass conditioning='none'"
     require(conditioning == "none" or network.config.time, "conditioning", problem, remedy)
 

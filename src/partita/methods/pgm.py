@@ -57,7 +57,7 @@ class PartitionMethod(MaskedMethod):
     def check_corruption(self, corruption: Corruption) -> None:
         """Require weights for both groups and no time: the two groups are at different times."""
         problem = "but the two groups of a partition are at different times"
-        remedy = "leave it out: the network is not told the time"
+        remedy = "leave it out: the network does not take the time"
         require(not self.timed, "conditioning", f"is {self.conditioning!r}, {problem}", remedy)
         problem = f"{type(corruption).__name__} has no weights for the second group of a partition"
         remedy = "give it `partition`, and say `parts = True`"

@@ -181,4 +181,4 @@ def check_partition(network: object) -> None:
 def check_timed(network: Network) -> None:
     """Refuse a network that is not conditioned on the time."""
     remedy = "build it with TransformerConfig(time=True)"
-    require(network.config.time, "network", "is not told the time", remedy)
+    require(network.config.time, "network", "takes no time as an input", remedy)

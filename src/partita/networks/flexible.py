@@ -86,7 +86,8 @@ class FlexibleTransformer(Transformer):
 
     def __init__(self, config: TransformerConfig, gaps: str = "expectation") -> None:
         require_known(gaps, "gaps", HEADS)
-        require(config.time, "network", "is not told the time", "use TransformerConfig(time=True)")
+        remedy = "use TransformerConfig(time=True)"
+        require(config.time, "network", "takes no time as an input", remedy)
         require(config.vocab_size > 2, "network", "needs ids for tokens, a mask and an end marker")
         growing = "reads texts that grow, in which no place stays where it was"
         refuse_options(config, "this network", grid=growing)

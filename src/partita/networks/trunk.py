@@ -126,7 +126,7 @@ class Trunk(nn.Module):
 
     def _check_condition(self, scalar: Tensor | None, label: Tensor | None) -> None:
         classes = self.config.classes
-        require(scalar is None or self.config.time, "time", "this network is not told the time")
+        require(scalar is None or self.config.time, "time", "this network takes no time")
         require(label is None or classes > 0, "label", "this network has no class labels")
         if label is not None and readable(label):
             problem = f"must lie in 0..{classes - 1} ({classes} for none), got {label.tolist()}"

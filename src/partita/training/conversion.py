@@ -52,9 +52,9 @@ def is_conversion(recipe: Recipe, base: Recipe) -> bool:
 def check_conditions(recipe: Recipe, base: Recipe, path: str) -> None:
     """Refuse networks conditioned on time or class: the two methods' conditioning differs."""
     condition = base.method.conditioning or "none"
-    problem = f"the network of {path} is told the {condition} of another process"
+    problem = f"the network of {path} takes the {condition} of another process as an input"
     start = f"start from a model of {base.method.name}"
-    require(condition == "none", "method.name", problem, f"{start} that is not told the time")
+    require(condition == "none", "method.name", problem, f"{start} that does not take the time")
     problem = f"the network of {path} has class labels, which cannot be taken over"
     none = base.network.classes == 0 or recipe.method.name != "flexmdm"
     require(none, "method.name", problem, f"{start} without any")

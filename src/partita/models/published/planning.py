@@ -81,7 +81,7 @@ def make_plan(state: Mapping[str, Stored], options: ImportOptions) -> Plan:
     name = "pgm" if partition else "mdlm" if timed else "ar"
     given, known = options.conditioning, f"known: {', '.join(CONDITIONINGS)}"
     require(given in CONDITIONINGS, "conditioning", f"unknown name {given!r}", known)
-    problem = f"is {given!r}, but a model of {name} is never told the time"
+    problem = f"is {given!r}, but a model of {name} never takes the time as an input"
     require(given == "none" or name == "mdlm", "conditioning", problem, "leave it out")
     # Unknown keys before anything else: they say best what a file really is.
     (reference.rename_partition if partition else reference.rename_dit)(outline)
