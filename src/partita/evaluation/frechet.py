@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64
@@ -35,13 +35,15 @@ from partita.files.reading import package
 class FeatureNetwork(Protocol):
     """A network that turns images into feature vectors: an `ImageClassifier`, or `Inception`."""
 
-    @property
-    def name(self) -> str:
-        """Its name in results; two networks with the same name give the same features."""
+    if TYPE_CHECKING:
 
-    @property
-    def dimension(self) -> int:
-        """Number of features of an image."""
+        @property
+        def name(self) -> str:
+            """Its name in results; two networks with the same name give the same features."""
+
+        @property
+        def dimension(self) -> int:
+            """Number of features of an image."""
 
     def features(self, images: Images | Pixels) -> Float[Tensor, "N D"]:
         """Feature vectors of images, whose pixels are bytes."""
