@@ -122,6 +122,7 @@ def test_documents_longer_than_a_row_are_left_out(documents):
     _, found = rows_of(Padded(documents, 4, skip=True))
     assert found == [[0, 1, 2], [40]]
     assert len(Padded(documents, 12, skip=True)) == 5
+    assert len(Padded(InMemory(torch.arange(5)), 4, skip=True)) == 0
 
 
 def test_separators_are_left_out(documents):

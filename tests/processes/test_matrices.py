@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from partita.processes.matrices import make_transition
+from partita.processes.matrices import Own, make_transition
 
 STEPS, SIZE = 4, 3
 MATRICES = (torch.arange(1.0, 1 + STEPS * SIZE**2).double() ** 1.5 % 7 + 0.1).view(
@@ -42,3 +42,7 @@ def test_a_mean_is_pushed_through_its_own_steps(ends):
     found = chain.push(mean, torch.tensor(ends))
     for row, end in enumerate(ends):
         torch.testing.assert_close(found[row], mean[row] @ chain.matrix(0, end))
+
+
+def test_matrices_have_no_mask_unless_said():
+    assert (Own(MATRICES).tokens, Own(MATRICES, masks=True).tokens) == (SIZE, SIZE - 1)
