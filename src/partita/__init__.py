@@ -154,7 +154,6 @@ _MODULES = {
         "CausalTransformer Network PartitionNetwork PartitionTransformer "
         "PatchTransformer PixelUNet Transformer TransformerConfig TransformerOptions"
     ),
-    "partita.networks.old_names": "DecoderOptions",  # for one more version
     "partita.networks.flexible": "FlexibleTransformer",
     "partita.networks.unet": "UNet",
     "partita.networks.vectors": "VectorNetwork VectorTransformer",

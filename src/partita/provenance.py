@@ -54,7 +54,10 @@ def _commit() -> str | None:
     """The commit that a checkout of the source stands at; None for an installed package."""
     git = Path(__file__).parents[2] / ".git"
     try:
+        if git.is_file():  # a second working tree: "gitdir: FOLDER", beside those of the others
+            git = Path(git.read_text().removeprefix("gitdir: ").strip())
         head = (git / "HEAD").read_text().strip()
-        return head if not head.startswith("ref: ") else (git / head[5:]).read_text().strip()
+        shared = git.parents[1] if git.parent.name == "worktrees" else git
+        return head if not head.startswith("ref: ") else (shared / head[5:]).read_text().strip()
     except OSError:
         return None

@@ -143,7 +143,8 @@ class Graph(ABC):
         back = self.row(every, first[..., None].expand(every.shape))[..., : self.tokens]
         right = back.gather(-1, x0[..., None, None].expand(*x0.shape, self.states, 1))[..., 0]
         guess = self.flow(start, first)
-        return prior - xlogy(guess, right / back.sum(-1)).sum(-1)
+        share = torch.where(guess > 0, right / back.sum(-1), 1.0)  # 0 / 0 where no token gets to
+        return prior - xlogy(guess, share).sum(-1)
 
     # What follows from the above ----------------------------------------------------------------
 

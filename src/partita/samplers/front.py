@@ -79,18 +79,21 @@ def sample(
     )
     with evaluating(model):
         tokens = chosen.run(context, state, **options)
-    if model.family == "masked":
-        _check_complete(name, tokens, model.mask_id)
+    _check_complete(name, tokens, model)
     return tokens
 
 
-def _check_complete(name: str, tokens: object, mask_id: int) -> None:
-    """Refuse what a sampler returns if it is not a text, or still has hidden positions."""
+def _check_complete(name: str, tokens: object, model: Model) -> None:
+    """Refuse what a sampler returns if it is not a text, or still has hidden positions.
+
+    A planned sampler leaves none: what its plan does not name is revealed in the last step.
+    """
     remedy = "a sampler reveals all of state.remaining, and returns state.tokens"
     problem = f"{name!r} returned {type(tokens).__name__}"
     require(isinstance(tokens, Tensor), "sampler", problem, remedy)
-    hidden = int((tokens == mask_id).sum())  # type: ignore[attr-defined]
-    require(hidden == 0, "sampler", f"{name!r} left {hidden} positions hidden", remedy)
+    if model.family == "masked" and not SAMPLERS[name].planned:
+        hidden = int((tokens == model.mask_id).sum())  # type: ignore[attr-defined]
+        require(hidden == 0, "sampler", f"{name!r} left {hidden} positions hidden", remedy)
 
 
 def _with_guidance(
