@@ -270,7 +270,7 @@ def test_heads_where_the_file_does_not_tell(capsys):
     state = {name: tensor for name, tensor in state_of(case).items() if "rotary" not in name}
     torch.save(lightning(state), "model.ckpt")
     assert run("model.ckpt", "model") == 2
-    problem = "--heads: cannot be told: the width 32 is no multiple of 64; give --heads"
+    problem = "--heads: cannot be determined: the width 32 is no multiple of 64; give --heads"
     assert capsys.readouterr().err == f"partita: {problem}\n"
     assert mdlm_error(imported(lightning(state), "--heads", "2"), case) < 2e-5
 

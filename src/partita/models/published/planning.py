@@ -109,7 +109,7 @@ def _heads(outline: Mapping[str, Tensor], given: int | None) -> int:
         return heads
     if given is not None:
         return given
-    problem = f"cannot be told: the width {width} is no multiple of {HEAD_WIDTH}"
+    problem = f"cannot be determined: the width {width} is no multiple of {HEAD_WIDTH}"
     require(width % HEAD_WIDTH == 0, "heads", problem, "give --heads")
     return width // HEAD_WIDTH
 
