@@ -85,7 +85,7 @@ class Display(Callback):
         if len(info.prepared.valid) == 0 and self.recipe.data.validation_fraction > 0:
             finer = self.recipe.data.documents != "line"
             hint = ": --data.documents line makes more of them" if finer else ""
-            self.console.say(f"No document is left for validation{hint}.")
+            self.console.say(f"No document is left for validation, curves and samples{hint}.")
         if self.recipe.distillation.round <= 1 and not can_plot():  # in one round of several
             self.console.say(f"{CURVES} is not drawn: {NO_PLOTS}")
         went_on = f", going on from {info.resumed.name}" if info.resumed else ""

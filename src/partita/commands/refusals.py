@@ -19,6 +19,7 @@ from partita.commands.recipe_files import Configs
 from partita.config.renames import name_of_today
 from partita.errors import InputError, described, fits, suggestion
 
+_HELP = ("--help", "-h", "--config", "--print_config")
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")  # argparse does not take these for flags
 _HUGE = re.compile(r"[-+]?[0-9]{309,}")  # digits of integers beyond the largest float
 
@@ -57,7 +58,7 @@ def _faults(parser: Parser, words: list[str], configs: Configs) -> Iterator[Inpu
 def _in_flags(parser: Parser, words: list[str]) -> Iterator[InputError]:
     for flag, text in values_of(words):
         key = parser.key_of(flag)
-        if flag in ("--help", "-h", "--config", "--print_config") and flag in parser.flags:
+        if flag in _HELP and flag in parser.flags:
             if flag == "--config" and text is None:
                 yield InputError(flag, "needs a value", usage(parser))
         elif key is None:
@@ -66,7 +67,7 @@ def _in_flags(parser: Parser, words: list[str]) -> Iterator[InputError]:
             yield InputError(flag, "needs a value", usage(parser))
         elif key in parser.sections:
             if not isinstance(_loaded(text), Mapping):
-                yield _section(parser, key)
+                yield _section(parser, key, f"--{key}.{{}}", f"--{key}.name {text}", text)
         else:
             inside = flag.removeprefix("--").removeprefix(key).strip(".")
             value = {inside: _loaded(text)} if inside and flag not in parser.aliases else text
@@ -78,7 +79,8 @@ def _in_files(parser: Parser, configs: Configs) -> Iterator[InputError]:
         for key, value in leaves(content):
             if key in parser.sections:
                 if not isinstance(value, Mapping):
-                    yield _section(parser, key)
+                    named = f"{key}: {{name: {value}}}"
+                    yield _section(parser, key, f"--{key}.{{}}", named, value)
             elif key in parser.kinds:
                 yield from _misfit(parser, key, value, value)
             elif (above := parser.key_of(f"--{key}")) is not None:  # inside a dictionary
@@ -116,8 +118,10 @@ def values_of(words: list[str]) -> Iterator[tuple[str, str | None]]:
             yield flag, text if equals else None if like_a_flag else following
 
 
-def _section(parser: Parser, key: str) -> InputError:
-    hint = f"write --{key}.KEY VALUE"
+def _section(parser: Parser, key: str, general: str, named: str, value: object) -> InputError:
+    """The error for a section that has a value; a word may be meant for its key `name`."""
+    word = isinstance(value, str) and value.isidentifier() and f"{key}.name" in parser.kinds
+    hint = f"write {named}" if word else f"write {general.format('KEY VALUE')}"
     return InputError(parser.written(key), "is a section with keys of its own", hint)
 
 
@@ -130,7 +134,29 @@ def _unknown(parser: Parser, name: str, what: str, known: Iterable[str]) -> Inpu
     new = name_of_today(name.removeprefix("--"))
     if new is not None:
         return InputError(name, "has another name now", f"write {dashes}{new}")
-    return InputError(name, f"unknown {what}", suggestion(name, known) or usage(parser))
+    better = _inside_a_section(parser, name) or _of_a_sampler(parser, name)
+    others = [word.removeprefix("--") for word in known if word not in _HELP]
+    better = better or suggestion(name.removeprefix("--"), others, dashes + "{}")
+    return InputError(name, f"unknown {what}", better or usage(parser))
+
+
+def _inside_a_section(parser: Parser, name: str) -> str:
+    """A question after the keys of sections that end in the name of a flag."""
+    last = name.removeprefix("--").replace("-", "_")
+    keys = [key for key in parser.kinds if key.rpartition(".")[2] == last and "." in key]
+    return f"did you mean {' or '.join(f'--{key}' for key in keys)}?" if keys else ""
+
+
+def _of_a_sampler(parser: Parser, name: str) -> str:
+    """How to give an option of samplers, if a flag is named like one."""
+    from partita.registry import options_of  # they take a second to import
+    from partita.samplers import SAMPLERS
+
+    option = name.removeprefix("--").replace("-", "_")
+    if "options" not in parser.kinds or "sampler" not in parser.kinds:
+        return ""
+    takers = [key for key in SAMPLERS if option in options_of(SAMPLERS[key].run, keywords=True)]
+    return f"for the samplers {', '.join(takers)} write --options.{option}" if takers else ""
 
 
 # Positional arguments ----------------------------------------------------------------------------
