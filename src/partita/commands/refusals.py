@@ -67,7 +67,7 @@ def _in_flags(parser: Parser, words: list[str]) -> Iterator[InputError]:
             yield InputError(flag, "needs a value", usage(parser))
         elif key in parser.sections:
             if not isinstance(_loaded(text), Mapping):
-                yield _section(parser, key, f"--{key}.{{}}", f"--{key}.name {text}", text)
+                yield _section(parser, key, text, f"--{key}.name {text}")
         else:
             inside = flag.removeprefix("--").removeprefix(key).strip(".")
             value = {inside: _loaded(text)} if inside and flag not in parser.aliases else text
@@ -79,8 +79,7 @@ def _in_files(parser: Parser, configs: Configs) -> Iterator[InputError]:
         for key, value in leaves(content):
             if key in parser.sections:
                 if not isinstance(value, Mapping):
-                    named = f"{key}: {{name: {value}}}"
-                    yield _section(parser, key, f"--{key}.{{}}", named, value)
+                    yield _section(parser, key, value, f"{key}: {{name: {value}}}")
             elif key in parser.kinds:
                 yield from _misfit(parser, key, value, value)
             elif (above := parser.key_of(f"--{key}")) is not None:  # inside a dictionary
@@ -118,10 +117,10 @@ def values_of(words: list[str]) -> Iterator[tuple[str, str | None]]:
             yield flag, text if equals else None if like_a_flag else following
 
 
-def _section(parser: Parser, key: str, general: str, named: str, value: object) -> InputError:
-    """The error for a section that has a value; a word may be meant for its key `name`."""
+def _section(parser: Parser, key: str, value: object, named: str) -> InputError:
+    """The error for a section that has a value; a word is meant for its key `name`."""
     word = isinstance(value, str) and value.isidentifier() and f"{key}.name" in parser.kinds
-    hint = f"write {named}" if word else f"write {general.format('KEY VALUE')}"
+    hint = f"write {named}" if word else f"write --{key}.KEY VALUE"
     return InputError(parser.written(key), "is a section with keys of its own", hint)
 
 

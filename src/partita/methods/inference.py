@@ -1,4 +1,4 @@
-"""What a loss asks of its network: at which positions, and whether it computes the logits.
+"""Predictions for a loss: at which positions a network makes them, and with logits or without.
 
 A loss needs x_theta at hidden positions, or for both groups of a partition. The choices made here
 affect speed and memory, never the values. Two things make a step slow on a GPU. Finding the hidden

@@ -61,7 +61,7 @@ def _copied(path: Path) -> dict[str, Tensor]:
 
 
 def _check_sampling(method: nn.Module, recipe: Recipe, place: Path) -> None:
-    """Refuse sampling settings that the method cannot follow, before somebody samples."""
+    """Refuse sampling settings that do not fit the method, when the model is loaded."""
     options = recipe.sampling.options
     names = {name: f"sampling.options.{name}" for name in options}
     if isinstance(method, Model):

@@ -44,7 +44,7 @@ class Trainer:
         self._began = 0.0
 
     def stop_signal(self) -> int:
-        """The number of a signal that asks the run to stop early, or 0."""
+        """The number of the signal that stops the run early, or 0."""
         return 0
 
     def validated(self, bound: Estimate) -> bool:  # noqa: ARG002 - for subclasses
